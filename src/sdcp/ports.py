@@ -1,0 +1,205 @@
+"""What the core asks of models and of the multi-level cache.
+
+An engine is a plain, synchronous object used by one worker thread at a time; it does no I/O after loading. A cache is
+asynchronous. Both raise `sdcp.errors.ProblemError` subclasses for what a peer may be told, and nothing else on purpose.
+
+Words: V is the width of the target's logits (D5). M is the number of proposed tokens. `prefix[:length]` is the committed
+prefix, prompt then output; it only ever grows, so an engine keeps the KV of what it has seen and computes the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sdcp.messages.contract import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillJob:
+    """Compute the KV of `prefix[:length]` for `session` (all of it but the last token may suffice)."""
+
+    session: bytes
+    prefix: Sequence[int]
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyJob:
+    """Score `tokens` after `prefix[:length]` and apply `rule` (6.3 steps 6, 7).
+
+    rows: float32 [M, V], or None under rule 1. luck: as in `effects.Verify`. room: max_new - n, at least 1 (D14).
+    `tokens` may be empty: then the outcome is the additional token alone (self-decoding), luck () or one value.
+    """
+
+    session: bytes
+    prefix: Sequence[int]
+    length: int
+    tokens: tuple[int, ...]
+    rule: int
+    profile: Sampling
+    luck: tuple[float, ...]
+    rows: npt.NDArray[np.float32] | None
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """a accepted tokens, and the additional token (None when it lies beyond `room`)."""
+
+    accepted: int
+    additional: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftJob:
+    """Sample up to `count` tokens after `prefix[:length]` (6.2). Rule 1: the most probable tokens; rows not needed."""
+
+    session: bytes
+    prefix: Sequence[int]
+    length: int
+    count: int
+    rule: int
+    profile: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class DraftResult:
+    """tokens: at most `count` (none only if nothing can be drafted). rows: float32 [len(tokens), V], or None (rule 1)."""
+
+    tokens: tuple[int, ...]
+    rows: npt.NDArray[np.float32] | None
+
+
+class Engine(Protocol):
+    """What target and drafter engines share."""
+
+    @property
+    def vocabulary(self) -> int:
+        """V: logits have this many entries."""
+        ...
+
+    @property
+    def context(self) -> int | None:
+        """The greatest number of tokens of prompt and output together; None: unlimited."""
+        ...
+
+    @property
+    def model(self) -> bytes:
+        """SHA-256 of the weights (docs/reference-model.md)."""
+        ...
+
+    @property
+    def tokenizer(self) -> bytes:
+        """SHA-256 of the tokenizer's definition."""
+        ...
+
+    def close(self, session: bytes) -> None:
+        """Give the KV of a session back; unknown sessions are fine."""
+        ...
+
+
+class Target(Engine, Protocol):
+    """The target model of a verifier."""
+
+    @property
+    def takes_empty_prompt(self) -> bool:
+        """Whether P = 0 can be served (D26)."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """How many sessions can hold KV at once."""
+        ...
+
+    def prefill(self, jobs: Sequence[PrefillJob], budget: int) -> list[bool]:
+        """Compute at most `budget` tokens in all; tell for each job whether it is complete. Called until it is."""
+        ...
+
+    def verify(self, jobs: Sequence[VerifyJob]) -> list[VerifyResult]:
+        """Score all jobs in one ragged batch, apply their rules, keep the KV of the accepted prefix only."""
+        ...
+
+
+class Drafter(Engine, Protocol):
+    """A draft model. Its own randomness is independent of the contract's seed (6.4, D31)."""
+
+    def draft(self, jobs: Sequence[DraftJob]) -> list[DraftResult]:
+        """Draft for all jobs, in one batch per position where the engine can; rows exactly those sampled from."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """Octets of a log from `start` to its end, and its entity tag; `etag` None: there is no log yet."""
+
+    start: int
+    data: bytes
+    etag: str | None
+
+
+class LogMovedError(Exception):
+    """The log's entity tag is no longer the one given (412)."""
+
+
+class LogFencedError(Exception):
+    """A record below the highest fence, or a fence not above every epoch (409, mlc)."""
+
+
+class StoreUnavailableError(Exception):
+    """No answer, 5xx or deadline: whether a write was done is unknown; a read may be tried again."""
+
+
+class StoreFullError(Exception):
+    """507: nothing more fits; the writer carries on without the object."""
+
+
+class ObjectMissingError(Exception):
+    """404: absent or evicted."""
+
+
+class Cache(Protocol):
+    """The multi-level cache as a role sees it (docs/mlc.md): everything is named by URI under configured prefixes (D11)."""
+
+    def allows(self, ref: str) -> bool:
+        """Tell whether `ref` lies under a configured prefix (D11)."""
+        ...
+
+    async def fetch(self, ref: str, *, at_most: int) -> bytes:
+        """Return an object's bytes. ObjectMissingError, StoreUnavailableError; ValueError when larger or not allowed."""
+        ...
+
+    async def create(self, data: bytes | memoryview) -> str:
+        """Create an immutable object under a fresh name of 128 random bits; return its URI. StoreFullError."""
+        ...
+
+    async def lease(self, lease: str, refs: Sequence[str], ttl_ms: int) -> None:
+        """Take or renew the lease `lease` on objects, all or nothing. ObjectMissingError."""
+        ...
+
+    async def release(self, lease: str) -> None:
+        """Release a lease; idempotent."""
+        ...
+
+    async def delete(self, ref: str) -> None:
+        """Delete an object of ours; idempotent, silent when leased by another."""
+        ...
+
+    def new_log(self, name: str) -> str:
+        """Return the URI of a log of this name in the cache where logs are kept; nothing is created."""
+        ...
+
+    async def append(self, ref: str, data: bytes, etag: str | None) -> str:
+        """Append records durably if the log's tag is `etag`; return the new tag.
+
+        LogMovedError, LogFencedError, StoreUnavailableError (unknown whether done), StoreFullError.
+        """
+        ...
+
+    async def read_log(self, ref: str, start: int = 0, stop: int | None = None) -> LogSlice:
+        """Return the log's octets from `start` (to `stop`, when given)."""
+        ...
