@@ -1,0 +1,1 @@
+"""The draft's arithmetic as pure functions: digests, distributions, draws, acceptance, limit, escalation, length."""

@@ -1,0 +1,1 @@
+"""Bytes to plain values and back, strict and bounded: CBOR bodies, q rows, Problem Details."""
