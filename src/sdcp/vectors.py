@@ -242,11 +242,11 @@ def _scores(case: Case, tokens: Sequence[int]) -> NDArray[np.float64]:
 
 
 def _self_decode(case: Case) -> Iterator[str]:
-    u = draws.self_decode_uniform(case.seed(), case.octets("session"), case.integer("round"))
+    luck = draws.seeded_luck(case.seed(), case.octets("session"), case.integer("round"), 0).values
     rule = case.integer("rule")
     if rule not in acceptance.RULES:
         raise FormError(f"rule {rule} is not registered")
-    got = acceptance.self_decode(rule, case.array("logits", 1), case.sampling(), u)
+    got = acceptance.self_decode(rule, case.array("logits", 1), case.sampling(), luck)
     yield from _differ("token", got, case.integer("token"))
 
 

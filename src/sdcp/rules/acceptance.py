@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sdcp.messages.contract import Sampling
 from sdcp.rules.draws import Luck, draw
 from sdcp.rules.profile import Distribution, Logits, argmax, target_distribution
+from sdcp.wire.rows import Rows
 
 GREEDY, SPECULATIVE = 1, 2
 """Registered numbers (10.2.2)."""
@@ -58,7 +59,7 @@ def accept_greedy(scores: Scores, tokens: Sequence[int], *, room: int | None = N
 def accept_speculative(
     scores: Scores,
     tokens: Sequence[int],
-    q: NDArray[np.float32],
+    q: Rows,
     sampling: Sampling,
     luck: Luck,
     *,
@@ -95,45 +96,32 @@ def _has_room(accepted: int, room: int | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One registered rule. `accept` and `self_decode` take what any rule may need, and use what this one needs."""
+    """A registered rule. `accept` is given all that any rule may need: see the function of that name below."""
 
-    number: int
     name: str
     needs_rows: bool
-    accept: Callable[[Scores, Sequence[int], NDArray[np.float32] | None, Sampling, Luck | None, int | None], Outcome]
-    self_decode: Callable[[Logits, Sampling, float | None], int]
+    accept: Callable[[Scores, Sequence[int], Rows | None, Sampling, Sequence[float], int | None], Outcome]
 
 
-def _accept_speculative(
-    scores: Scores,
-    tokens: Sequence[int],
-    q: NDArray[np.float32] | None,
-    sampling: Sampling,
-    luck: Luck | None,
-    room: int | None,
+def _greedy(
+    scores: Scores, tokens: Sequence[int], q: Rows | None, sampling: Sampling, luck: Sequence[float], room: int | None
 ) -> Outcome:
-    if q is None or luck is None:
-        raise ValueError("rule 2 needs the draft rows and the luck of the round")
-    return accept_speculative(scores, tokens, q, sampling, luck, room=room)
+    return accept_greedy(scores, tokens, room=room)
 
 
-def _draw_one(logits: Logits, sampling: Sampling, u: float | None) -> int:
-    if u is None:
-        raise ValueError("rule 2 needs a random value")
-    return draw(target_distribution(logits, sampling), u)
+def _speculative(
+    scores: Scores, tokens: Sequence[int], q: Rows | None, sampling: Sampling, luck: Sequence[float], room: int | None
+) -> Outcome:
+    if q is None:
+        if tokens:
+            raise ValueError("rule 2 needs the draft rows of the proposed tokens")
+        q = np.empty((0, 0), dtype=np.float32)
+    return accept_speculative(scores, tokens, q, sampling, Luck.of(luck, len(tokens)), room=room)
 
 
 RULES: dict[int, Rule] = {
-    GREEDY: Rule(
-        GREEDY,
-        "greedy",
-        needs_rows=False,
-        accept=lambda scores, tokens, q, sampling, luck, room: accept_greedy(scores, tokens, room=room),
-        self_decode=lambda logits, sampling, u: argmax(logits),
-    ),
-    SPECULATIVE: Rule(
-        SPECULATIVE, "speculative sampling", needs_rows=True, accept=_accept_speculative, self_decode=_draw_one
-    ),
+    GREEDY: Rule("greedy", needs_rows=False, accept=_greedy),
+    SPECULATIVE: Rule("speculative sampling", needs_rows=True, accept=_speculative),
 }
 """A contract whose rule is not a key here is refused (D6)."""
 
@@ -142,19 +130,28 @@ def accept(
     rule: int,
     scores: Scores,
     tokens: Sequence[int],
-    q: NDArray[np.float32] | None = None,
-    sampling: Sampling | None = None,
-    luck: Luck | None = None,
+    q: Rows | None,
+    sampling: Sampling,
+    luck: Sequence[float],
     *,
     room: int | None = None,
 ) -> Outcome:
-    """Apply a registered rule to a proposal of M tokens."""
-    return RULES[rule].accept(scores, tokens, q, sampling or Sampling(), luck, room)
+    """Apply a registered rule to M proposed tokens: what the worker that scored them does (6.3 step 7).
+
+    scores: logits of M + 1 positions. q: float32 [M, V], or None under rule 1. luck: the flat form of `Luck`, or ()
+    under rule 1. ValueError when the rule lacks what it needs.
+    """
+    return RULES[rule].accept(scores, tokens, q, sampling, luck, room)
 
 
-def self_decode(rule: int, logits: Logits, sampling: Sampling, u: float | None = None) -> int:
-    """Return the token of a self-decoding round: the argmax under rule 1, a draw under rule 2 (D29)."""
-    return RULES[rule].self_decode(logits, sampling, u)
+def self_decode(rule: int, logits: Logits, sampling: Sampling, luck: Sequence[float]) -> int:
+    """Return the token of a self-decoding round: the argmax under rule 1, a draw under rule 2 (D29).
+
+    It is a round without proposed tokens: `luck` is () or one uniform.
+    """
+    token = accept(rule, (logits,), (), None, sampling, luck).additional
+    assert token is not None  # noqa: S101  # without a room there is always an additional token
+    return token
 
 
 def truncate(

@@ -1,8 +1,9 @@
 """Random values of the verifier, and drawing a token with one of them (6.4, D23, D24, D27).
 
 Words: a *uniform* is a float in [0, 1); the *luck* of a round is all uniforms it may use, fixed before any outcome is
-computed. Nothing here draws: without a seed the uniforms come in from a cryptographic generator outside. Drafters must
-not use this derivation for their own sampling (6.4, D31).
+computed. A self-decoding round is one of M = 0 tokens: a single uniform, position 1, additional token (D24).
+Nothing here makes luck: without a seed, M + 1 uniforms come from a cryptographic generator outside. Drafters must not
+use this derivation for their own sampling (6.4, D31).
 """
 
 from __future__ import annotations
@@ -29,9 +30,22 @@ class Luck:
     acceptance: tuple[float, ...]
     additional: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        if len(self.additional) != len(self.acceptance) + 1:
-            raise ValueError("a round of M tokens takes M acceptance values and M + 1 additional ones")
+    @classmethod
+    def of(cls, values: Sequence[float], m: int) -> Luck:
+        """Read the flat form: M acceptance values, then the additional ones for a = 0..M.
+
+        One additional value may stand for all, as it does without a seed: only one is ever used (D27). ValueError for
+        another number of values.
+        """
+        acceptance, additional = tuple(values[:m]), tuple(values[m:])
+        if len(acceptance) != m or len(additional) not in (1, m + 1):
+            raise ValueError(f"{len(values)} random values are not those of a round of {m} tokens")
+        return cls(acceptance, additional if len(additional) == m + 1 else additional * (m + 1))
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The flat form, 2 M + 1 values, in which a round's luck travels."""
+        return self.acceptance + self.additional
 
 
 def uniform(seed: int, session: bytes, round: int, i: int, purpose: int) -> float:
@@ -53,20 +67,6 @@ def seeded_luck(seed: int, session: bytes, round: int, m: int) -> Luck:
         tuple(uniform(seed, session, round, i, ACCEPTANCE) for i in range(1, m + 1)),
         tuple(uniform(seed, session, round, i, ADDITIONAL) for i in range(1, m + 2)),
     )
-
-
-def unseeded_luck(uniforms: Sequence[float]) -> Luck:
-    """Return the luck of a round of M tokens from M + 1 fresh uniforms (D27).
-
-    Only one additional token is ever drawn, so the last uniform serves wherever that turns out to be.
-    """
-    *acceptance, additional = uniforms
-    return Luck(tuple(acceptance), (additional,) * len(uniforms))
-
-
-def self_decode_uniform(seed: int, session: bytes, round: int) -> float:
-    """Return the uniform of a self-decoding round: position 1, additional token (D24)."""
-    return uniform(seed, session, round, 1, ADDITIONAL)
 
 
 def draw(weights: NDArray[np.float64], u: float) -> int:
