@@ -3,8 +3,8 @@
 An engine is a plain, synchronous object used by one worker thread at a time; it does no I/O after loading. A cache is
 asynchronous. Both raise `sdcp.errors.ProblemError` subclasses for what a peer may be told, and nothing else on purpose.
 
-Words: V is the width of the target's logits (D5). M is the number of proposed tokens. `prefix[:length]` is the committed
-prefix, prompt then output; it only ever grows, so an engine keeps the KV of what it has seen and computes the rest.
+Words: V is the width of the target's logits (D5). M is the number of proposed tokens. `prefix[:length]` is the
+committed prefix, prompt then output; it only ever grows, so an engine keeps the KV of what it has seen and computes the rest.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DraftJob:
 
 @dataclass(frozen=True, slots=True)
 class DraftResult:
-    """tokens: at most `count` (none only if nothing can be drafted). rows: float32 [len(tokens), V], or None (rule 1)."""
+    """tokens: at most `count` (none only if nothing can be). rows: float32 [len(tokens), V], or None (rule 1)."""
 
     tokens: tuple[int, ...]
     rows: npt.NDArray[np.float32] | None
@@ -163,14 +163,14 @@ class ObjectMissingError(Exception):
 
 
 class Cache(Protocol):
-    """The multi-level cache as a role sees it (docs/mlc.md): everything is named by URI under configured prefixes (D11)."""
+    """The multi-level cache as a role sees it (docs/mlc.md), all named by URI under configured prefixes (D11)."""
 
     def allows(self, ref: str) -> bool:
         """Tell whether `ref` lies under a configured prefix (D11)."""
         ...
 
     async def fetch(self, ref: str, *, at_most: int) -> bytes:
-        """Return an object's bytes. ObjectMissingError, StoreUnavailableError; ValueError when larger or not allowed."""
+        """Return an object's bytes. ObjectMissingError, StoreUnavailableError; ValueError if larger or not allowed."""
         ...
 
     async def create(self, data: bytes | memoryview) -> str:

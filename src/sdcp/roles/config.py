@@ -1,0 +1,241 @@
+"""Settings: one TOML file per role, the same section and key names for every role where they apply.
+
+Unknown sections and keys are refused by name. Relative paths are taken from the file's own folder. What each key means
+stands in its description here; `docs/configuration.md` is generated from it (`sdcp config`).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
+
+from sdcp.errors import ConfigurationError
+
+
+def _anchored(path: Path, info: ValidationInfo) -> Path:
+    """Take a relative path from the folder of the settings file."""
+    folder = (info.context or {}).get("folder", Path())
+    return path.expanduser() if path.expanduser().is_absolute() else folder / path
+
+
+def _host_and_port(value: str) -> str:
+    host, separator, port = value.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError("must be HOST:PORT, for example 127.0.0.1:7401")
+    return value
+
+
+def _https(value: str) -> str:
+    if not value.startswith("https://"):
+        raise ValueError("must be an https URI, for example https://127.0.0.1:7401")
+    return value.rstrip("/")
+
+
+FilePath = Annotated[Path, AfterValidator(_anchored)]
+Listen = Annotated[str, AfterValidator(_host_and_port)]
+BaseUri = Annotated[str, AfterValidator(_https)]
+
+
+class Section(BaseModel):
+    """One table of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Server(Section):
+    """`[server]`: where the role listens, and the base URI by which peers know it."""
+
+    listen: Listen = Field("127.0.0.1:0", description="Address and port; port 0 takes a free one.")
+    base_uri: BaseUri | None = Field(
+        None, description="Base URI that peers use; must be a SAN URI of the certificate. Absent: https://<listen>."
+    )
+
+
+class Tls(Section):
+    """`[tls]`: our certificate, its key, and the authority that peers' certificates must come from."""
+
+    certificate: FilePath = Field(description="PEM file: certificate, then intermediates.")
+    key: FilePath = Field(description="PEM file: private key, not encrypted.")
+    ca: FilePath = Field(description="PEM file: authorities whose certificates are accepted.")
+    match_host: bool = Field(False, description="Accept a SAN DNS or IP equal to a base URI's host as its owner (D9).")
+
+
+class Model(Section):
+    """`[model]`: engine and weights."""
+
+    engine: str = Field(description="bigram, transformers, ngram or ngram+transformers (drafters only, the last two).")
+    path: FilePath | None = Field(None, description="Weights: a safetensors file (bigram) or a model folder.")
+    tokenizer: FilePath | None = Field(None, description="tokenizer.json, where it is not inside the model folder.")
+    vocabulary: int | None = Field(None, ge=1, description="V of the target, where a drafter's own differs (D5).")
+    device: str = Field("cpu", description="cpu, cuda or cuda:N.")
+    precision: str = Field("auto", description="auto, float32, bfloat16, float16, or packed-float16 (CPU).")
+    threads: int | None = Field(None, ge=1, description="Threads of the engine; absent: torch decides.")
+    capacity: int = Field(16, ge=1, description="Sessions that may hold KV at once.")
+
+
+class CachePrefixes(Section):
+    """`[cache]`: the caches whose objects and logs may be used (D11). New logs and objects go to the first."""
+
+    prefixes: tuple[BaseUri, ...] = Field(min_length=1, description="Base URIs of caches.")
+
+
+class Routers(Section):
+    """`[routers]`: whom to report status and events to."""
+
+    base_uris: tuple[BaseUri, ...] = Field((), description="Base URIs of routers; every one gets every status.")
+
+
+class Limits(Section):
+    """`[limits]` that every role has."""
+
+    body_bytes: int = Field(16 << 20, ge=1024, description="Largest request body, in octets.")
+    connections: int = Field(1024, ge=1, description="Connections at once.")
+    drain_s: float = Field(20.0, ge=0, description="Seconds that SIGTERM leaves for what is under way.")
+    status_ttl_ms: int = Field(3000, ge=100, description="ttl_ms of our status reports; sent three times as often.")
+
+
+class VerifierLimits(Limits):
+    """`[limits]` of a verifier."""
+
+    sessions: int = Field(256, ge=1, description="Live sessions; beyond it POST sessions is answered 503.")
+    wait_ms: int = Field(25_000, ge=0, description="Longest wait of GET output (D8).")
+    retention_s: float = Field(600.0, ge=0, description="Seconds that an ended session stays readable (D8).")
+    busy_load: int = Field(90, ge=0, le=100, description="Load from which m_cap is not raised and is cut (6.5.1).")
+    fetch_ms: int = Field(5_000, ge=1, description="Deadline for objects named by peers (D11).")
+
+
+class DrafterLimits(Limits):
+    """`[limits]` of a drafter."""
+
+    sessions: int = Field(256, ge=1, description="Assignments held at once; beyond it 503.")
+    proposal_ms: int = Field(60_000, ge=1, description="How long one wait for a verdict lasts before it is repeated.")
+
+
+class RouterLimits(Limits):
+    """`[limits]` of a router."""
+
+    sessions: int = Field(4096, ge=1, description="Requests held at once; beyond it 503.")
+    retention_s: float = Field(600.0, ge=0, description="Seconds that an ended request stays readable.")
+
+
+class ContractDefaults(Section):
+    """`[contract]`: what the router puts into the contracts it makes (4.1)."""
+
+    m_max: int = Field(8, ge=1, le=64, description="Upper bound on M.")
+    m_init: int = Field(4, ge=1, le=64, description="Limit before the first verdict.")
+    low_rounds: int = Field(4, ge=1, description="R, the escalation period.")
+    low_ratio: int = Field(0, ge=0, le=100, description="A round is low below this percentage; 0: only when a = 0.")
+    fallback: tuple[Literal["reduce", "switch", "self_decode", "fail"], ...] = Field(
+        ("reduce", "reduce", "self_decode", "switch"), min_length=1, description="The escalation ladder, in order."
+    )
+    self_load: int | None = Field(60, ge=0, le=100, description="Highest verifier load for self-decoding.")
+    self_max: int | None = Field(16, ge=0, description="Most tokens of one self-decoding period.")
+
+
+class Instance(Section):
+    """`[[instances]]`: inventory for instances whose status does not say it (D7)."""
+
+    instance: str = Field(description="The status message's `instance`.")
+    base: BaseUri = Field(description="Its base URI.")
+    model: str = Field(description="SHA-256 of its model, in hex.")
+    tokenizer: str = Field(description="SHA-256 of its tokenizer, in hex.")
+
+
+class Store(Section):
+    """`[store]`: the two levels of a cache."""
+
+    directory: FilePath = Field(description="Folder of the durable level.")
+    memory_bytes: int = Field(256 << 20, ge=0, description="Octets of objects kept in memory.")
+    disk_bytes: int = Field(8 << 30, ge=1 << 16, description="Octets of objects and logs on disk.")
+
+
+class Api(Section):
+    """`[api]`: the OpenAI-compatible front of a gateway."""
+
+    listen: Listen = Field("127.0.0.1:8000", description="Address and port of the API.")
+    certificate: FilePath | None = Field(None, description="PEM file, to serve the API over TLS.")
+    key: FilePath | None = Field(None, description="PEM file, its key.")
+    model_name: str = Field("sdcp", description="The model's name in /v1/models.")
+    max_tokens: int = Field(256, ge=1, description="max_tokens of a request that gives none.")
+
+
+class RoleSettings(Section):
+    """What every role has."""
+
+    server: Server = Server()
+    tls: Tls
+
+
+class VerifierSettings(RoleSettings):
+    """`sdcp verifier`."""
+
+    model: Model
+    cache: CachePrefixes
+    routers: Routers = Routers()
+    limits: VerifierLimits = VerifierLimits()
+
+
+class DrafterSettings(RoleSettings):
+    """`sdcp drafter`."""
+
+    model: Model
+    cache: CachePrefixes
+    routers: Routers = Routers()
+    limits: DrafterLimits = DrafterLimits()
+
+
+class RouterSettings(RoleSettings):
+    """`sdcp router`."""
+
+    cache: CachePrefixes
+    contract: ContractDefaults = ContractDefaults()
+    instances: tuple[Instance, ...] = ()
+    limits: RouterLimits = RouterLimits()
+
+
+class CacheSettings(RoleSettings):
+    """`sdcp cache`."""
+
+    store: Store
+    limits: Limits = Limits(body_bytes=256 << 20)
+
+
+class GatewaySettings(RoleSettings):
+    """`sdcp gateway`; of `[model]` only `path` and `tokenizer` are used: for text and the chat template."""
+
+    api: Api = Api()
+    model: Model
+    routers: Routers
+    limits: Limits = Limits()
+
+
+S = TypeVar("S", bound=RoleSettings)
+
+
+def load(path: Path, settings: type[S]) -> S:
+    """Read a settings file. Raises ConfigurationError naming file, section and key."""
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as fault:
+        raise ConfigurationError(f"{path}: cannot be read: {fault.strerror}") from None
+    except tomllib.TOMLDecodeError as fault:
+        raise ConfigurationError(f"{path}: is not TOML: {fault}") from None
+    try:
+        return settings.model_validate(document, context={"folder": path.resolve().parent})
+    except ValidationError as fault:
+        raise ConfigurationError(f"{path}: {_sentence(fault.errors()[0])}") from None
+
+
+def _sentence(error: Any) -> str:
+    """Say pydantic's first complaint in the words of the file."""
+    *sections, key = (str(part) for part in error["loc"])
+    where = f"[{'.'.join(sections)}] {key}" if sections else f"[{key}]"
+    if error["type"] == "extra_forbidden":
+        return f"{where}: unknown key; see docs/configuration.md"
+    if error["type"] == "missing":
+        return f"{where}: is missing"
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
