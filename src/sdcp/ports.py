@@ -4,7 +4,8 @@ An engine is a plain, synchronous object used by one worker thread at a time; it
 asynchronous. Both raise `sdcp.errors.ProblemError` subclasses for what a peer may be told, and nothing else on purpose.
 
 Words: V is the width of the target's logits (D5). M is the number of proposed tokens. `prefix[:length]` is the
-committed prefix, prompt then output; it only ever grows, so an engine keeps the KV of what it has seen and computes the rest.
+committed prefix, prompt then output; it only ever grows, so an engine keeps the KV of what it has seen and computes
+the rest.
 """
 
 from __future__ import annotations

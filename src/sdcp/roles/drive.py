@@ -84,7 +84,7 @@ class Driver:
         if self._closed:
             return Refuse(0, Overloaded("This instance is going down; ask again elsewhere or in a moment."))
         request = next(self._numbers)
-        answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[request] = answer
         self.handle(make(request))
         try:

@@ -1,0 +1,15 @@
+"""Settings of the whole suite: property tests are derandomized, so that a run says the same thing twice.
+
+`HYPOTHESIS_PROFILE=explore pytest` looks for new examples.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# No deadlines: these machines are shared, and a slow example is no fault of the code.
+settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
