@@ -10,7 +10,12 @@ from sdcp.messages.fields import BOOLEAN, TOKENS, Message, member, uint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output(Message):
-    """GET sessions/{id}/output: committed tokens at output indices `from_` and later (6.7)."""
+    """GET sessions/{id}/output: committed tokens at output indices `from_` and later (6.7).
+
+    The members after `finish` are ours (D35), totals of the session so far for a front end's accounts; a verifier that
+    knows them sends them in every output: `passes` rounds committed, self-decoding ones too; `proposed` and `accepted`
+    tokens over the rounds that had a proposal.
+    """
 
     session: bytes = member(SESSION_ID)
     epoch: int = member(uint())
@@ -18,6 +23,9 @@ class Output(Message):
     tokens: tuple[int, ...] = member(TOKENS)
     final: bool = member(BOOLEAN)
     finish: Action | None = member(ACTION, optional=True)
+    passes: int | None = member(uint(), optional=True)
+    accepted: int | None = member(uint(), optional=True)
+    proposed: int | None = member(uint(), optional=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
