@@ -51,7 +51,7 @@ class Location(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileChange(Message):
-    """POST requests/{id}/policy: a sampling profile from `from_round`, or from the next round that can have it (6.6)."""
+    """POST requests/{id}/policy: a profile from `from_round`, or from the next round that can have it (6.6)."""
 
     sampling: Sampling = member(Sampling.as_member())
     from_round: int | None = member(uint(), optional=True)
