@@ -167,6 +167,7 @@ class RoleSettings(Section):
 
     server: Server = Server()
     tls: Tls
+    limits: Limits = Limits()
 
 
 class VerifierSettings(RoleSettings):
@@ -200,7 +201,7 @@ class CacheSettings(RoleSettings):
     """`sdcp cache`."""
 
     store: Store
-    limits: Limits = Limits(body_bytes=256 << 20)
+    limits: Limits = Limits(body_bytes=256 << 20)  # rows of a large vocabulary: M x V x 4
 
 
 class GatewaySettings(RoleSettings):
@@ -209,7 +210,6 @@ class GatewaySettings(RoleSettings):
     api: Api = Api()
     model: Model
     routers: Routers
-    limits: Limits = Limits()
 
 
 S = TypeVar("S", bound=RoleSettings)

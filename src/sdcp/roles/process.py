@@ -1,0 +1,116 @@
+"""The life of a role's process: listen, say `ready`, serve until told to stop, drain (5.1).
+
+A role module gives a factory `async def make(context) -> Role`. `run` reads nothing but the settings, prints
+`ready <base URI>` on standard output once the role serves, and on SIGTERM or SIGINT lets it finish what is under way.
+A second signal ends the process at once. Everything else is logged on standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from sdcp.errors import ConfigurationError
+from sdcp.http.exchange import Request, Response
+from sdcp.http.limits import ServerLimits
+from sdcp.http.server import Server
+from sdcp.http.tls import TlsFiles, server_context
+from sdcp.roles.config import RoleSettings
+
+try:
+    from uvloop import new_event_loop
+except ImportError:  # not built for every platform; asyncio's own loop does the same, slower
+    from asyncio import new_event_loop
+
+S = TypeVar("S", bound=RoleSettings)
+
+logger = logging.getLogger("sdcp.roles")
+
+
+class Role(Protocol):
+    """What a role module gives: it answers requests from the moment `start` returns until `drain` does."""
+
+    async def start(self, base_uri: str) -> None:
+        """The socket is bound and peers know us as `base_uri`: begin to report status, sweep, connect."""
+        ...
+
+    async def handle(self, request: Request) -> Response:
+        """Answer one request, or raise a ProblemError."""
+        ...
+
+    async def drain(self) -> None:
+        """Take nothing new, finish what is under way (D27), release what we hold."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Context(Generic[S]):
+    """What a role is made from. `report` takes faults of ours: what was being done, and the exception."""
+
+    settings: S
+    files: TlsFiles
+    report: Callable[[str, BaseException], None]
+
+
+Make = Callable[[Context[S]], Awaitable[Role]]
+
+
+def run(settings: S, make: Make[S], *, log_level: str = "info") -> None:
+    """Serve one role until a signal says stop. Raises ConfigurationError for what the operator has to mend."""
+    logging.basicConfig(
+        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_serve(settings, make))
+
+
+def tls_files(settings: RoleSettings) -> TlsFiles:
+    """The files of `[tls]`."""
+    return TlsFiles(settings.tls.certificate, settings.tls.key, settings.tls.ca)
+
+
+async def _serve(settings: S, make: Make[S]) -> None:
+    stop = _stop_on_signals()
+    files = tls_files(settings)
+    role = await make(Context(settings, files, _report))
+    server = await _listen(settings, files, role)
+    base_uri = settings.server.base_uri or f"https://{server.host}:{server.port}"
+    await role.start(base_uri)
+    print(f"ready {base_uri}", flush=True)
+    await stop.wait()
+    logger.info("draining")
+    await asyncio.gather(role.drain(), server.drain(settings.limits.drain_s))
+
+
+async def _listen(settings: RoleSettings, files: TlsFiles, role: Role) -> Server:
+    host, _, port = settings.server.listen.rpartition(":")
+    limits = ServerLimits(max_connections=settings.limits.connections)
+    server = Server(role.handle, server_context(files), host=host, port=int(port), limits=limits, report=_report)
+    try:
+        await server.start()
+    except OSError as fault:
+        raise ConfigurationError(f"[server] listen = {settings.server.listen}: {fault.strerror or fault}") from None
+    return server
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():  # the second one: somebody is in a hurry
+            sys.exit(1)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return stop
+
+
+def _report(what: str, fault: BaseException) -> None:
+    logger.error("%s", what, exc_info=fault)
