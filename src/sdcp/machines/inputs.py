@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sdcp.errors import ProblemError
+from sdcp.messages.contract import Sampling
 from sdcp.messages.output import Event
 from sdcp.messages.round import Assignment, Proposal, Verdict
 from sdcp.messages.session import Policy, SessionOpen, SessionState
@@ -254,10 +255,11 @@ class VerdictReceived:
 
 @dataclass(frozen=True, slots=True)
 class ProposalRefused:
-    """Answers SendProposal: a problem of Table 2 or D3."""
+    """Answers SendProposal: a problem of Table 2 or D3; `last_round` is that of the session-state inside it (D2)."""
 
     round: int
     error: ProblemError
+    last_round: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +286,47 @@ class OutputUnavailable:
     error: ProblemError | None
 
 
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The process is to end: what was proposed is finished, nothing else begins."""
+
+
 # ---- a router session -----------------------------------------------------------------------------------------------
+
+# An answer of this part names in `answers` the very effect that it answers, so that one that comes after the session
+# has moved on is known for what it is; None: the effect now outstanding.
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSubmitted:
+    """POST requests at the router (D33), the first time or again: answered with the location, once there is one."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocationRequested:
+    """GET requests/{id} (D33). `epoch`: the one that serves the front end no longer; None: any location will do."""
+
+    request: int
+    epoch: int | None
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestWithdrawn:
+    """DELETE requests/{id}: nobody wants the output any more (D34)."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileChanged:
+    """POST requests/{id}/policy (6.6, D33). `from_round` None: the earliest round that the verifier accepts."""
+
+    request: int
+    sampling: Sampling
+    from_round: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +342,7 @@ class StateReceived:
     """Answers SendOpen, SendDrafter or SendPolicy: the verifier's session-state."""
 
     message: SessionState
+    answers: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,16 +350,21 @@ class VerifierRefused:
     """Answers SendOpen, SendDrafter or SendPolicy: a problem from the verifier."""
 
     error: ProblemError
+    answers: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierUnanswered:
     """Answers SendOpen, SendDrafter or SendPolicy: no answer (D19: never open elsewhere without a fence)."""
 
+    answers: object | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class AssignmentTaken:
     """Answers SendAssignment: 204."""
+
+    answers: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +372,7 @@ class AssignmentRefused:
     """Answers SendAssignment: a problem, or no answer (`error` None); the router picks another drafter."""
 
     error: ProblemError | None
+    answers: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +404,7 @@ class TokensStored:
     """Answers StoreTokens: the object's URI (D20)."""
 
     ref: str
+    answers: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,3 +412,4 @@ class StoreFailed:
     """Answers StoreTokens: the cache refused or did not answer."""
 
     detail: str
+    answers: object | None = None
