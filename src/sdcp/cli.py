@@ -1,0 +1,321 @@
+"""The command `sdcp`. Every command has `--help` with an example; a mistake is one clear line and exit code 2.
+
+Not here: what the commands do. Roles, engines and the fleet are imported when their command runs, so that `--help` and
+`sdcp vectors` need neither torch nor a network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sdcp import __version__
+from sdcp.errors import ConfigurationError
+
+app = typer.Typer(
+    name="sdcp",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Speculative Decoding Coordination Protocol: router, verifier, drafters, cache and gateway.",
+)
+ca = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Development authority and certificates (D9).")
+models = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Model folders.")
+app.add_typer(ca, name="ca")
+app.add_typer(models, name="models")
+
+Config = Annotated[Path, typer.Option("--config", metavar="FILE", help="Settings (TOML, docs/configuration.md).")]
+LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
+
+
+# typer carries click inside and names only leaves of its tree of errors: BadParameter < UsageError < ClickException.
+_Mistake: Any = typer.BadParameter.__mro__[2]
+
+
+def main() -> None:
+    """Run the command; a mistake is one line on standard error and exit code 2."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except (_Mistake, ConfigurationError) as error:
+        print(_sentence(error), file=sys.stderr)
+        sys.exit(2)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:  # `sdcp ... | head`: the reader has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _sentence(error: Any) -> str:
+    text = error.format_message() if isinstance(error, _Mistake) else str(error)
+    # Without arguments the message is the help page itself.
+    return text if text.startswith("Usage:") else f"sdcp: {text}"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+# ---- roles ----------------------------------------------------------------------------------------------------------
+
+
+def _serve(role: str, config: Path, log_level: str) -> None:
+    from importlib import import_module
+
+    from sdcp.roles import config as settings
+    from sdcp.roles.process import run
+
+    if log_level not in ("debug", "info", "warning", "error"):
+        raise ConfigurationError(f"--log-level {log_level}: must be debug, info, warning or error")
+    loaded = settings.load(config, getattr(settings, f"{role.capitalize()}Settings"))
+    run(loaded, import_module(f"sdcp.roles.{role}").make, log_level=log_level)
+
+
+@app.command()
+def verifier(config: Config, log_level: LogLevel = "info") -> None:
+    """Serve a verifier: the only party that commits output. Prints `ready <base URI>` when it serves.
+
+    Example: sdcp verifier --config verifier.toml
+    """
+    _serve("verifier", config, log_level)
+
+
+@app.command()
+def drafter(config: Config, log_level: LogLevel = "info") -> None:
+    """Serve a drafter: proposes tokens for the sessions that a router assigns to it.
+
+    Example: sdcp drafter --config drafter-1.toml
+    """
+    _serve("drafter", config, log_level)
+
+
+@app.command()
+def router(config: Config, log_level: LogLevel = "info") -> None:
+    """Serve a router: opens sessions at verifiers and assigns them to drafters by load.
+
+    Example: sdcp router --config router.toml
+    """
+    _serve("router", config, log_level)
+
+
+@app.command()
+def cache(config: Config, log_level: LogLevel = "info") -> None:
+    """Serve a multi-level cache: objects, leases and durable fenced commit logs.
+
+    Example: sdcp cache --config cache.toml
+    """
+    _serve("cache", config, log_level)
+
+
+@app.command()
+def gateway(config: Config, log_level: LogLevel = "info") -> None:
+    """Serve the OpenAI API in front of a router.
+
+    Example: sdcp gateway --config gateway.toml
+    """
+    _serve("gateway", config, log_level)
+
+
+@app.command("config")
+def config_(
+    role: Annotated[str, typer.Argument(help="verifier, drafter, router, cache or gateway; all.")] = "all",
+) -> None:
+    """Print every setting of a role with its default and meaning, as Markdown.
+
+    Example: sdcp config verifier
+    """
+    from sdcp.roles.config_docs import describe
+
+    print(describe(role), end="")
+
+
+# ---- certificates ---------------------------------------------------------------------------------------------------
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the authority.")]
+
+
+@ca.command("init")
+def ca_init(directory: Directory) -> None:
+    """Make a development authority (DIR/ca.pem, DIR/ca.key); one that exists is kept.
+
+    Example: sdcp ca init certs
+    """
+    from sdcp.http.authority import init_authority
+
+    print(init_authority(directory))
+
+
+@ca.command("issue")
+def ca_issue(
+    directory: Directory,
+    name: Annotated[str, typer.Option("--name", help="Files are DIR/NAME.pem and DIR/NAME.key.")],
+    role: Annotated[
+        list[str], typer.Option("--role", help="router, verifier, drafter, cache or front-end; repeatable.")
+    ],
+    uri: Annotated[list[str], typer.Option("--uri", help="Base URI of the instance; repeatable.")] = [],  # noqa: B006
+    dns: Annotated[list[str], typer.Option("--dns", help="Host name; repeatable.")] = [],  # noqa: B006
+    ip: Annotated[list[str], typer.Option("--ip", help="Address; repeatable.")] = [],  # noqa: B006
+) -> None:
+    """Issue a certificate with a role and base URIs (D9). Without --dns and --ip it is good for the loopback.
+
+    Example: sdcp ca issue certs --name verifier --role verifier --uri https://127.0.0.1:7401
+    """
+    from sdcp.http.authority import issue
+
+    files = issue(directory, name, role, uri, dns, ip)
+    print(files.certificate)
+    print(files.key)
+
+
+# ---- models and vectors ---------------------------------------------------------------------------------------------
+
+
+@models.command("fetch")
+def models_fetch(
+    name: Annotated[str, typer.Argument(help="demo: SmolLM2-135M-Instruct.")],
+    directory: Annotated[Path, typer.Option("--dir", help="Folder of model folders.")] = Path("models"),
+) -> None:
+    """Bring a model into a local folder (weights as safetensors, tokenizer.json) and check its digest; restartable.
+
+    Example: sdcp models fetch demo
+    """
+    from sdcp.engines.fetch import fetch_demo
+
+    if name != "demo":
+        raise ConfigurationError(f"{name}: unknown model; the one that can be fetched is: demo")
+    last = ""
+
+    def progress(step: str, share: float) -> None:
+        nonlocal last
+        line = f"{step} {share:4.0%}"
+        if line != last:
+            print(f"\r{line:<60}", end="", file=sys.stderr, flush=True)
+            last = line
+
+    folder = fetch_demo(directory, progress)
+    print(file=sys.stderr)
+    print(folder)
+
+
+@models.command("digest")
+def models_digest(
+    path: Annotated[Path, typer.Argument(help="A weight file or a model folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Print the digests by which contracts name a model and its tokenizer (docs/reference-model.md).
+
+    Example: sdcp models digest models/demo-drafter
+    """
+    from sdcp.engines.digests import model_digest, tokenizer_digest
+
+    digests = {"model": model_digest(path).hex(), "tokenizer": tokenizer_digest(path).hex()}
+    print(json.dumps(digests) if as_json else "\n".join(f"{name} {value}" for name, value in digests.items()))
+
+
+@app.command()
+def vectors(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Vector files (JSON).")]) -> None:
+    """Check this implementation against expected values; ends with `N passed, M failed`.
+
+    Exit code 1 if a case failed, 2 if a file cannot be read.
+
+    Example: sdcp vectors tests/data/vectors/*.json
+    """
+    from sdcp.vectors import run
+
+    raise typer.Exit(run(files))
+
+
+# ---- the whole system -----------------------------------------------------------------------------------------------
+
+
+@app.command()
+def up(
+    target: Annotated[list[Path], typer.Option("--target", help="Target model; one verifier each.")] = [],  # noqa: B006
+    draft: Annotated[
+        list[str],
+        typer.Option("--draft", help="Draft model: a path, `ngram`, or `ngram+PATH`; one drafter each."),
+    ] = [],  # noqa: B006
+    directory: Annotated[Path, typer.Option("--dir", help="Certificates, settings, logs and cache.")] = Path(".sdcp"),
+    prompt: Annotated[str | None, typer.Option("--prompt", help="Ask this once everything is up.")] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Length of that answer.")] = 96,
+    once: Annotated[bool, typer.Option("--once", help="Stop after the answer to --prompt.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the answer with plain greedy decoding; exit 1 if it differs (D32).")
+    ] = False,
+    api: Annotated[str, typer.Option("--api", help="Address of the OpenAI API.")] = "127.0.0.1:8000",
+) -> None:
+    """Start cache, router, verifier, drafters and gateway on loopback, each its own process, over mutual TLS.
+
+    Without --target and --draft: the demonstration models (`sdcp models fetch demo`). Ctrl-C stops everything that
+    was started; the same DIR can be used again.
+
+    Example: sdcp up --target models/SmolLM2-135M-Instruct --draft ngram+models/demo-drafter --draft ngram
+    """
+    from sdcp.fleet import Plan, run
+
+    raise typer.Exit(
+        run(
+            Plan(
+                targets=tuple(target),
+                drafts=tuple(draft),
+                directory=directory,
+                prompt=prompt,
+                max_tokens=max_tokens,
+                once=once,
+                check=check,
+                api=api,
+            )
+        )
+    )
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="What to ask.")],
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=0)] = 128,
+    temperature: Annotated[float | None, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = None,
+    top_p: Annotated[float | None, typer.Option("--top-p", min=0.0, max=1.0)] = None,
+    top_k: Annotated[int | None, typer.Option("--top-k", min=0)] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0)] = None,
+    rule: Annotated[str, typer.Option("--rule", help="greedy or sampling.")] = "greedy",
+    raw: Annotated[bool, typer.Option("--raw", help="Complete the text; no chat template.")] = False,
+    gateway_url: Annotated[
+        str | None, typer.Option("--gateway", help="URL of the API; absent: that of `sdcp up` in --dir.")
+    ] = None,
+    directory: Annotated[Path, typer.Option("--dir", help="Folder of `sdcp up`.")] = Path(".sdcp"),
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of streamed text.")] = False,
+) -> None:
+    """Stream an answer through the gateway, then print what speculation gained.
+
+    Example: sdcp generate "Why is the sky blue?" --max-tokens 64 --rule sampling --temperature 0.7 --seed 1
+    """
+    from sdcp.generate import Ask, run
+
+    if rule not in ("greedy", "sampling"):
+        raise ConfigurationError(f"--rule {rule}: must be greedy or sampling")
+    if rule == "greedy" and temperature:
+        raise ConfigurationError("--temperature goes with --rule sampling")
+    sampling: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed}
+    if rule == "greedy":
+        sampling["temperature"] = 0.0
+    ask = Ask(prompt, max_tokens, {key: value for key, value in sampling.items() if value is not None}, raw)
+    raise typer.Exit(run(ask, gateway_url, directory, as_json))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""`sdcp up`: every role as its own process on loopback, over mutual TLS, in one folder.
+
+The folder holds the authority and certificates (`certs/`), one settings file per role, `logs/`, the cache's `store/`,
+and `fleet.json`, in which `sdcp generate` finds the API. It can be used again: certificates and settings are written
+anew, ports are kept while they are free, and the cache keeps what it holds. A role that dies is started again; what it
+was doing goes on by the protocol's own means (6.9).
+
+Not here: what the roles do, and deployment on more than one machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from sdcp.errors import ConfigurationError
+from sdcp.http.authority import init_authority, issue
+
+DEMO_TARGET = Path("models/SmolLM2-135M-Instruct")
+DEMO_DRAFTER = Path("models/demo-drafter")
+
+READY_S = 180.0
+STOP_S = 25.0
+RESTARTS = 5  # of one role; one that dies more often has a fault that a restart does not mend
+
+console = Console(stderr=True, highlight=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What `sdcp up` was asked for."""
+
+    targets: tuple[Path, ...]
+    drafts: tuple[str, ...]
+    directory: Path
+    prompt: str | None
+    max_tokens: int
+    once: bool
+    check: bool
+    api: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process to be: its name, its role, and the lines of its settings below `[server]` and `[tls]`."""
+
+    name: str
+    role: str
+    settings: str
+
+
+def run(plan: Plan) -> int:
+    """Start everything, ask the prompt if there is one, stay up until told to stop. Returns the exit code."""
+    if plan.once and plan.prompt is None:
+        raise ConfigurationError("--once needs --prompt: it stops after the answer")
+    return asyncio.run(_run(_with_demo_models(plan)))
+
+
+async def _run(plan: Plan) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    fleet = Fleet(plan)
+    try:
+        fleet.prepare()
+        if not await _unless_stopped(stop, fleet.start()):
+            return 130
+        code = await _unless_stopped(stop, _ask(fleet)) if plan.prompt is not None else 0
+        if code or plan.once:
+            return 130 if code is None else code
+        if not stop.is_set():
+            console.print("Up. Ctrl-C stops everything.")
+            await fleet.watch(stop)
+        return 0
+    finally:
+        await fleet.stop()
+
+
+async def _unless_stopped(stop: asyncio.Event, work: object) -> int | None:
+    """Await `work` unless a signal comes first; then None."""
+    task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not task.done():
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return None
+    return int(task.result())
+
+
+async def _ask(fleet: Fleet) -> int:
+    """Put the prompt to the gateway, as `sdcp generate` does; with `check`, compare with plain decoding."""
+    from sdcp.generate import Ask, answer
+
+    plan = fleet.plan
+    assert plan.prompt is not None
+    ask = Ask(plan.prompt, plan.max_tokens, {"temperature": 0.0}, raw=False)
+    result = await asyncio.to_thread(answer, ask, fleet.api_url, False)
+    if not plan.check:
+        return 0
+    from sdcp.check import check_greedy
+
+    return await asyncio.to_thread(check_greedy, plan.targets[0], result)
+
+
+class Fleet:
+    """The processes of one folder."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.directory = plan.directory.resolve()
+        self._members = tuple(_members(plan))
+        self._bases: dict[str, str] = {}
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._deaths: dict[str, int] = {}
+
+    @property
+    def api_url(self) -> str:
+        """Where the OpenAI API is."""
+        return f"http://{self.plan.api}"
+
+    def prepare(self) -> None:
+        """Write certificates and settings. Raises ConfigurationError."""
+        certs = self.directory / "certs"
+        (self.directory / "logs").mkdir(parents=True, exist_ok=True)
+        init_authority(certs)
+        self._bases = {name: f"https://127.0.0.1:{port}" for name, port in self._ports().items()}
+        for member in self._members:
+            role = "front-end" if member.role == "gateway" else member.role
+            issue(certs, member.name, role, [self._bases[member.name]])
+            self._settings_file(member).write_text(self._settings(member))
+        self._remember()
+
+    async def start(self) -> int:
+        """Start every process and wait until each says `ready`. Returns 1; raises ConfigurationError if one fails."""
+        began = time.monotonic()
+        with console.status("starting") as status:
+            waiting = {asyncio.create_task(self._start(member)): member.name for member in self._members}
+            names = set(waiting.values())
+            while waiting:
+                status.update(f"starting {', '.join(sorted(waiting.values()))}")
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    name = waiting.pop(task)
+                    task.result()
+                    console.print(f"  {name:<12} {self._bases[name]}  {time.monotonic() - began:5.1f} s")
+        console.print(f"{len(names)} processes over mutual TLS; OpenAI API at {self.api_url}/v1")
+        return 1
+
+    async def watch(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set: start again what dies."""
+        while not stop.is_set():
+            ends = {asyncio.ensure_future(process.wait()): name for name, process in self._processes.items()}
+            stopped = asyncio.ensure_future(stop.wait())
+            done, pending = await asyncio.wait({*ends, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            for task in pending:
+                task.cancel()
+            for task in done - {stopped}:
+                await self._revive(ends[task])  # type: ignore[index]
+
+    async def stop(self) -> None:
+        """SIGTERM to everything that was started, front first; SIGKILL to what does not end in time."""
+        for process in reversed(self._processes.values()):
+            with suppress(ProcessLookupError):
+                process.terminate()
+        ends = [asyncio.create_task(process.wait()) for process in self._processes.values()]
+        if not ends:
+            return
+        _, late = await asyncio.wait(ends, timeout=STOP_S)
+        if late:
+            for process in self._processes.values():
+                with suppress(ProcessLookupError):
+                    process.kill()
+            await asyncio.wait(ends)
+
+    async def _revive(self, name: str) -> None:
+        self._deaths[name] = self._deaths.get(name, 0) + 1
+        if self._deaths[name] > RESTARTS:
+            raise ConfigurationError(f"{name} ended {RESTARTS + 1} times; see {self._log(name)}")
+        console.print(f"{name} ended; starting it again (its log: {self._log(name)})")
+        await self._start(next(member for member in self._members if member.name == name))
+
+    async def _start(self, member: Member) -> None:
+        with self._log(member.name).open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "sdcp.cli",
+                member.role,
+                "--config",
+                str(self._settings_file(member)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is ours to pass on, in order
+            )
+        self._processes[member.name] = process
+        assert process.stdout is not None
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), READY_S)
+        except TimeoutError:
+            raise ConfigurationError(f"{member.name} was not ready in {READY_S:.0f} s; see its log") from None
+        if not line.startswith(b"ready "):
+            raise ConfigurationError(f"{member.name} did not start: {self._last_words(member.name)}")
+
+    def _last_words(self, name: str) -> str:
+        lines = self._log(name).read_text(errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("sdcp: ") if lines else "it said nothing"
+
+    def _log(self, name: str) -> Path:
+        return self.directory / "logs" / f"{name}.log"
+
+    def _settings_file(self, member: Member) -> Path:
+        return self.directory / f"{member.name}.toml"
+
+    def _settings(self, member: Member) -> str:
+        base = self._bases[member.name]
+        text = f"""[server]
+listen = "{base.removeprefix("https://")}"
+base_uri = "{base}"
+
+[tls]
+certificate = "certs/{member.name}.pem"
+key = "certs/{member.name}.key"
+ca = "certs/ca.pem"
+
+{member.settings}"""
+        return text.replace("@cache", self._bases["cache"]).replace("@router", self._bases["router"])
+
+    def _ports(self) -> dict[str, int]:
+        """A free port each: the one of last time where it is still free."""
+        last: dict[str, int] = {}
+        with suppress(OSError, ValueError):
+            last = json.loads((self.directory / "fleet.json").read_text())["ports"]
+        taken: list[socket.socket] = []
+        try:
+            return {member.name: _free_port(last.get(member.name, 0), taken) for member in self._members}
+        finally:
+            for holder in taken:
+                holder.close()
+
+    def _remember(self) -> None:
+        ports = {name: int(base.rpartition(":")[2]) for name, base in self._bases.items()}
+        document = {"api": self.api_url, "ports": ports, "certs": str(self.directory / "certs")}
+        (self.directory / "fleet.json").write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _free_port(wanted: int, taken: list[socket.socket]) -> int:
+    """Bind and keep, so that no two members are given the same; whoever holds `taken` closes them."""
+    for port in (wanted, 0):
+        holder = socket.socket()
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            holder.bind(("127.0.0.1", port))
+        except OSError:
+            holder.close()
+            continue
+        taken.append(holder)
+        return int(holder.getsockname()[1])
+    raise ConfigurationError("no free port on 127.0.0.1")
+
+
+def _with_demo_models(plan: Plan) -> Plan:
+    """Fill in the demonstration models, and say what to do when a model is not there."""
+    from dataclasses import replace
+
+    targets = plan.targets or (DEMO_TARGET,)
+    drafts = plan.drafts or (f"ngram+{DEMO_DRAFTER}", "ngram")
+    if not plan.targets and not DEMO_TARGET.exists():
+        raise ConfigurationError(f"{DEMO_TARGET} is not there; run `sdcp models fetch demo` first")
+    paths = [*targets, *(Path(draft.removeprefix("ngram+")) for draft in drafts if draft != "ngram")]
+    for path in paths:
+        if not path.exists():
+            raise ConfigurationError(f"{path}: no such model file or folder")
+    return replace(plan, targets=targets, drafts=drafts)
+
+
+def _members(plan: Plan) -> Iterator[Member]:
+    peers = '[cache]\nprefixes = ["@cache"]\n\n[routers]\nbase_uris = ["@router"]\n'
+    yield Member("cache", "cache", '[store]\ndirectory = "store"\n')
+    yield Member("router", "router", '[cache]\nprefixes = ["@cache"]\n')
+    for number, target in enumerate(plan.targets, 1):
+        yield Member(f"verifier-{number}", "verifier", f"{_model(target)}\n{peers}")
+    for number, draft in enumerate(plan.drafts, 1):
+        yield Member(f"drafter-{number}", "drafter", f"{_drafter_model(draft, plan.targets[0])}\n{peers}")
+    gateway = f'[api]\nlisten = "{plan.api}"\nmodel_name = {_quoted(plan.targets[0].stem)}\n'
+    routers = '[routers]\nbase_uris = ["@router"]\n'
+    yield Member("gateway", "gateway", f"{_model(plan.targets[0])}\n{routers}\n{gateway}")
+
+
+def _model(path: Path) -> str:
+    engine = "transformers" if path.is_dir() else "bigram"
+    return f'[model]\nengine = "{engine}"\npath = {_quoted(path.resolve())}\n'
+
+
+def _drafter_model(draft: str, target: Path) -> str:
+    if draft != "ngram" and not draft.startswith("ngram+"):
+        return _model(Path(draft))
+    engine, _, path = draft.partition("+")
+    lines = [f'[model]\nengine = "{"ngram+transformers" if path else engine}"']
+    lines += [f"path = {_quoted(Path(path).resolve())}"] if path else []
+    if not path:  # lookup knows no model: the vocabulary is the target's
+        lines += [f"tokenizer = {_quoted(target.resolve() / 'tokenizer.json')}"]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(value: object) -> str:
+    return json.dumps(str(value))  # a JSON string is a TOML basic string
