@@ -22,7 +22,6 @@ from sdcp.http.faults import ProtocolFault, TransportError, Unreachable
 from sdcp.http.identity import TrustPolicy
 from sdcp.http.limits import ClientLimits
 
-
 Chunks = AsyncIterator[bytes | memoryview] | AsyncIterator[bytes]
 
 
