@@ -19,6 +19,7 @@ from sdcp.messages.fields import Message
 from sdcp.wire.cbor import MAX_BYTES
 
 M = TypeVar("M", bound=Message)
+_BODILESS = ("GET", "HEAD", "DELETE")
 Endpoint = Callable[[Request, Parameters], Awaitable[Response]]
 
 
@@ -50,12 +51,11 @@ def authorize(resource: Resource, peer: Peer) -> None:
 def check_media(resource: Resource, request: Request) -> None:
     """Raise UnsupportedMediaType (415) or NotAcceptable (406) where the media types do not meet (D3)."""
     given = request.headers.get("content-type")
-    if resource.method in ("POST", "PUT", "PATCH") and ANY not in resource.takes and _type(given) not in resource.takes:
-        raise UnsupportedMediaType(
-            f"{resource.name} takes {' or '.join(resource.takes)}, not {given or 'nothing named'}"
-        )
+    if resource.method not in _BODILESS and ANY not in resource.takes and _type(given) not in resource.takes:
+        wanted = " or ".join(resource.takes)
+        raise UnsupportedMediaType(f"{resource.name} takes a body of {wanted}, not of {given or 'no named type'}")
     accept = request.headers.get("accept")
-    if accept is not None and not accepts(accept, resource.gives):
+    if accept is not None and resource.gives is not None and not accepts(accept, resource.gives):
         raise NotAcceptable(f"{resource.name} answers with {resource.gives}, which your Accept does not take")
 
 
