@@ -126,18 +126,22 @@ class Fleet:
         self._bases: dict[str, str] = {}
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._deaths: dict[str, int] = {}
+        self._api = plan.api
 
     @property
     def api_url(self) -> str:
         """Where the OpenAI API is."""
-        return f"http://{self.plan.api}"
+        return f"http://{self._api}"
 
     def prepare(self) -> None:
         """Write certificates and settings. Raises ConfigurationError."""
         certs = self.directory / "certs"
         (self.directory / "logs").mkdir(parents=True, exist_ok=True)
         init_authority(certs)
-        self._bases = {name: f"https://127.0.0.1:{port}" for name, port in self._ports().items()}
+        ports = self._ports()
+        host, _, port = self.plan.api.rpartition(":")
+        self._api = f"{host}:{ports.pop('api') if port == '0' else port}"
+        self._bases = {member.name: f"https://127.0.0.1:{ports[member.name]}" for member in self._members}
         for member in self._members:
             role = "front-end" if member.role == "gateway" else member.role
             issue(certs, member.name, role, [self._bases[member.name]])
@@ -169,7 +173,7 @@ class Fleet:
             for task in pending:
                 task.cancel()
             for task in done - {stopped}:
-                await self._revive(ends[task])  # type: ignore[index]
+                await self._revive(ends[task])
 
     async def stop(self) -> None:
         """SIGTERM to everything that was started, front first; SIGKILL to what does not end in time."""
@@ -238,7 +242,9 @@ key = "certs/{member.name}.key"
 ca = "certs/ca.pem"
 
 {member.settings}"""
-        return text.replace("@cache", self._bases["cache"]).replace("@router", self._bases["router"])
+        for mark, value in (("@cache", self._bases["cache"]), ("@router", self._bases["router"]), ("@api", self._api)):
+            text = text.replace(mark, value)
+        return text
 
     def _ports(self) -> dict[str, int]:
         """A free port each: the one of last time where it is still free."""
@@ -247,7 +253,8 @@ ca = "certs/ca.pem"
             last = json.loads((self.directory / "fleet.json").read_text())["ports"]
         taken: list[socket.socket] = []
         try:
-            return {member.name: _free_port(last.get(member.name, 0), taken) for member in self._members}
+            names = ("api", *(member.name for member in self._members))
+            return {name: _free_port(last.get(name, 0), taken) for name in names}
         finally:
             for holder in taken:
                 holder.close()
@@ -296,7 +303,7 @@ def _members(plan: Plan) -> Iterator[Member]:
         yield Member(f"verifier-{number}", "verifier", f"{_model(target)}\n{peers}")
     for number, draft in enumerate(plan.drafts, 1):
         yield Member(f"drafter-{number}", "drafter", f"{_drafter_model(draft, plan.targets[0])}\n{peers}")
-    gateway = f'[api]\nlisten = "{plan.api}"\nmodel_name = {_quoted(plan.targets[0].stem)}\n'
+    gateway = f'[api]\nlisten = "@api"\nmodel_name = {_quoted(plan.targets[0].stem)}\n'
     routers = '[routers]\nbase_uris = ["@router"]\n'
     yield Member("gateway", "gateway", f"{_model(plan.targets[0])}\n{routers}\n{gateway}")
 
