@@ -1,0 +1,1 @@
+"""Models behind the ports: the reference model, prompt lookup, transformers; heavy ones are imported when chosen."""
