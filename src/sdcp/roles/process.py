@@ -15,12 +15,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from sdcp.errors import ConfigurationError
-from sdcp.http.exchange import Request, Response
+from sdcp.errors import ConfigurationError, Forbidden
+from sdcp.http.exchange import Handler, Request, Response
 from sdcp.http.limits import ServerLimits
 from sdcp.http.server import Server
 from sdcp.http.tls import TlsFiles, server_context
 from sdcp.roles.config import RoleSettings
+from sdcp.roles.telemetry import CONTENT_TYPE, Metrics
 
 try:
     from uvloop import new_event_loop
@@ -55,6 +56,7 @@ class Context(Generic[S]):
     settings: S
     files: TlsFiles
     report: Callable[[str, BaseException], None]
+    metrics: Metrics
 
 
 Make = Callable[[Context[S]], Awaitable[Role]]
@@ -77,8 +79,9 @@ def tls_files(settings: RoleSettings) -> TlsFiles:
 async def _serve(settings: S, make: Make[S]) -> None:
     stop = _stop_on_signals()
     files = tls_files(settings)
-    role = await make(Context(settings, files, _report))
-    server = await _listen(settings, files, role)
+    metrics = Metrics()
+    role = await make(Context(settings, files, _report, metrics))
+    server = await _listen(settings, files, _with_metrics(role.handle, metrics))
     base_uri = settings.server.base_uri or f"https://{server.host}:{server.port}"
     await role.start(base_uri)
     print(f"ready {base_uri}", flush=True)
@@ -87,10 +90,23 @@ async def _serve(settings: S, make: Make[S]) -> None:
     await asyncio.gather(role.drain(), server.drain(settings.limits.drain_s))
 
 
-async def _listen(settings: RoleSettings, files: TlsFiles, role: Role) -> Server:
+def _with_metrics(handler: Handler, metrics: Metrics) -> Handler:
+    """Serve `GET metrics` beside the role's own resources."""
+
+    async def handle(request: Request) -> Response:
+        if request.method != "GET" or not request.path.endswith("/metrics"):
+            return await handler(request)
+        if not request.peer.roles:
+            raise Forbidden("Metrics are for peers whose certificate has a role; this one has none.")
+        return Response(200, (("content-type", CONTENT_TYPE),), metrics.render())
+
+    return handle
+
+
+async def _listen(settings: RoleSettings, files: TlsFiles, handler: Handler) -> Server:
     host, _, port = settings.server.listen.rpartition(":")
     limits = ServerLimits(max_connections=settings.limits.connections)
-    server = Server(role.handle, server_context(files), host=host, port=int(port), limits=limits, report=_report)
+    server = Server(handler, server_context(files), host=host, port=int(port), limits=limits, report=_report)
     try:
         await server.start()
     except OSError as fault:
