@@ -53,12 +53,12 @@ def _check_file(path: Path) -> Iterator[tuple[int, str | None]]:
     check, cases = _read(path)
     for number, members in enumerate(cases, start=1):
         try:
-            difference = next(check(Case(members)), None)
+            differences = list(check(Case(members)))  # all of them, so that every member is read
         except FormError as fault:
             raise FormError(f"case {number}: {fault}") from None
         except (ValueError, TypeError, RecursionError) as fault:  # the rules refuse what the case gives them
-            difference = f"is refused: {fault}"
-        yield number, difference
+            differences = [f"is refused: {fault}"]
+        yield number, differences[0] if differences else None
 
 
 def _read(path: Path) -> tuple[Callable[[Case], Iterator[str]], list[object]]:
@@ -148,7 +148,10 @@ class Case:
 
     def seed(self) -> int:
         """The seed in the sampling profile."""
-        return Case(self._get("sampling", dict, "a map")).integer("seed")
+        seed = self.sampling().seed
+        if seed is None:
+            raise FormError('the member "sampling" must hold a seed')
+        return seed
 
     def plain(self, name: str) -> dict[str, object]:
         """A map of plain values, in which `{"hex": …}` stands for a byte string."""
@@ -196,7 +199,7 @@ def _chain(case: Case) -> Iterator[str]:
     for token in output:
         got.append(digest.extend(got[-1], token))
     yield from _differ("the length of the chain", len(got), len(chain))
-    for index, (ours, theirs) in enumerate(zip(got, chain, strict=True)):
+    for index, (ours, theirs) in enumerate(zip(got, chain, strict=False)):
         yield from _differ(f"d[{index}]", ours, theirs)
 
 
@@ -209,7 +212,7 @@ def _uniform(case: Case) -> Iterator[str]:
 def _distribution(case: Case) -> Iterator[str]:
     p, expected = profile.target_distribution(case.array("logits", 1), case.sampling()), case.array("p", 1)
     yield from _differ("the number of probabilities", len(p), len(expected))
-    for token, (ours, theirs) in enumerate(zip(p, expected, strict=True)):
+    for token, (ours, theirs) in enumerate(zip(p, expected, strict=False)):
         if abs(ours - theirs) > TOLERANCE or (ours == 0) != (theirs == 0):
             yield f"p[{token}] is {ours}, expected {theirs}"
 
@@ -242,10 +245,12 @@ def _scores(case: Case, tokens: Sequence[int]) -> NDArray[np.float64]:
 
 
 def _self_decode(case: Case) -> Iterator[str]:
-    luck = draws.seeded_luck(case.seed(), case.octets("session"), case.integer("round"), 0).values
     rule = case.integer("rule")
     if rule not in acceptance.RULES:
-        raise FormError(f"rule {rule} is not registered")
+        raise FormError(f'the member "rule" is {rule}, which is not registered')
+    luck: tuple[float, ...] = ()
+    if rule != acceptance.GREEDY:
+        luck = draws.seeded_luck(case.seed(), case.octets("session"), case.integer("round"), 0).values
     got = acceptance.self_decode(rule, case.array("logits", 1), case.sampling(), luck)
     yield from _differ("token", got, case.integer("token"))
 

@@ -18,6 +18,9 @@ Logits: TypeAlias = NDArray[np.floating]
 Distribution: TypeAlias = NDArray[np.float64]
 """Shape [V], not negative, sums to 1."""
 
+FIRST_SORTED = 1024
+"""So many greatest logits are sorted before the rest is, for top-p."""
+
 
 def argmax(logits: Logits) -> int:
     """Return the token of the greatest logit, the smallest identifier first. ValueError if any is NaN."""
@@ -67,7 +70,14 @@ def _top_k(logits: Logits, k: int) -> NDArray[np.intp]:
 
 
 def _top_p(logits: Logits, p: Distribution, least: float) -> NDArray[np.intp]:
-    """Indices of the shortest prefix, in order of logit, whose sum reaches `least`; at least one."""
-    order = np.argsort(-logits, kind="stable")
-    reached = int(np.searchsorted(np.cumsum(p[order]), least, side="left"))
+    """Indices of the shortest prefix, in order of logit, whose sum reaches `least`; at least one.
+
+    A whole vocabulary is sorted only when the greatest logits do not suffice; the sums are the same either way.
+    """
+    for k in (FIRST_SORTED, len(logits)):
+        head = _top_k(logits, k)
+        order = head[np.argsort(-logits[head], kind="stable")]
+        reached = int(np.searchsorted(np.cumsum(p[order]), least, side="left"))
+        if reached < len(order):
+            break
     return order[: reached + 1]
