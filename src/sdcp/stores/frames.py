@@ -1,0 +1,164 @@
+"""How appends lie in a segment of the journal, and how a segment is read again after a crash.
+
+A segment is a head, then frames, then perhaps zeros (room taken in advance). A frame is one append to one log:
+
+    magic, sizes, version, start, fence, epoch, durable, CRC of the payload, CRC of all of this | name | payload
+
+Both checksums are CRC-32. The header's own lets a frame with a bad payload still name its log. `durable` is how much of
+the segment was on disk for certain when the frame was written; that is what tells the two ways of being broken apart:
+
+- *torn*: what was being written when the power went, never acknowledged. It may be cut off;
+- *damaged*: it lies below some frame's `durable`, or below the mark that the writer keeps beside the segments. It was
+  acknowledged, so it must not vanish: a bad payload makes its log refused, and a bad header, which names no log and
+  hides what follows, stops the start.
+
+Not here: files being written (`sdcp.stores.journal`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+from zlib import crc32
+
+from sdcp.stores.store import LogState
+
+MAGIC = b"\xa5SJ1"
+_HEADER = struct.Struct(">4sHBIQQQQQII")  # magic, name, flags, payload, version, start, fence, epoch, durable, CRCs
+_CRC = struct.Struct(">I")
+_FENCED = 1
+_HEAD = struct.Struct(">8sQQI")
+_HEAD_MAGIC = b"SDCPJRN1"
+HEAD_SIZE = _HEAD.size
+
+
+class SegmentDamagedError(Exception):
+    """Acknowledged octets of a segment cannot be read, and nothing says whose they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One append: `start` is its offset in its log, `state` the log after it."""
+
+    name: str
+    start: int
+    state: LogState
+
+
+class Found(NamedTuple):
+    """A frame read again: where its payload begins in the segment, its CRC, and whether it is what was written."""
+
+    frame: Frame
+    payload: int
+    crc: int
+    intact: bool
+
+
+def encode_head(number: int, previous: int) -> bytes:
+    """The head of segment `number`; `previous` is the last segment before it that holds frames, 0 for none."""
+    fields = _HEAD.pack(_HEAD_MAGIC, number, previous, 0)[: -_CRC.size]
+    return fields + _CRC.pack(crc32(fields))
+
+
+def decode_head(octets: bytes) -> tuple[int, int] | None:
+    """Number and previous segment of a head, or None when it was never written whole."""
+    if len(octets) < HEAD_SIZE or crc32(octets[: HEAD_SIZE - _CRC.size]) != _CRC.unpack_from(octets, HEAD_SIZE - 4)[0]:
+        return None
+    magic, number, previous, _ = _HEAD.unpack_from(octets)
+    return (number, previous) if magic == _HEAD_MAGIC else None
+
+
+def encode_frame(frame: Frame, payload: bytes, durable: int) -> tuple[bytes, int, int]:
+    """Return the frame's octets, the offset of the payload in them, and the payload's CRC."""
+    name, state = frame.name.encode("ascii"), frame.state
+    flags = 0 if state.fence is None else _FENCED
+    crc = crc32(payload)
+    header = _HEADER.pack(
+        MAGIC,
+        len(name),
+        flags,
+        len(payload),
+        state.version,
+        frame.start,
+        state.fence or 0,
+        state.epoch,
+        durable,
+        crc,
+        0,
+    )[: -_CRC.size]
+    header += _CRC.pack(crc32(name, crc32(header)))
+    return header + name + payload, len(header) + len(name), crc
+
+
+@dataclass(slots=True)
+class Scan:
+    """Reads the frames of one segment. After the iteration `end` is where the next frame would begin.
+
+    `mark` is how far the segment is known to be durable, from the writer's side file (0: nothing known).
+    `sealed` says that a later segment exists: then nothing in this one can be torn.
+    """
+
+    octets: memoryview
+    mark: int
+    sealed: bool
+    end: int = HEAD_SIZE
+
+    def frames(self) -> Iterator[Found]:
+        """Yield the frames up to the end or the torn tail. Raises SegmentDamagedError."""
+        durable = self._durable()
+        while (header := self._header(self.end)) is not None:
+            found, after = self._found(header)
+            if not found.intact and self.end >= durable:
+                break  # torn: neither it nor what was written with it was acknowledged
+            yield found
+            self.end = after
+        if self.end < durable:
+            raise SegmentDamagedError(f"damaged at octet {self.end}, and octets up to {durable} were acknowledged")
+
+    def torn(self) -> bool:
+        """Whether anything but zeros lies beyond the end."""
+        return any(any(self.octets[at : at + 65536]) for at in range(self.end, len(self.octets), 65536))
+
+    def _durable(self) -> int:
+        """How much of the segment was durable for certain: all, if sealed; else what the mark or a later frame says."""
+        if self.sealed:
+            return len(self.octets)
+        at, durable = HEAD_SIZE, self.mark
+        octets = bytes(self.octets)
+        while (at := octets.find(MAGIC, at)) >= 0:
+            header = self._header(at)
+            if header is None:
+                at += 1  # the magic within a payload
+                continue
+            durable = max(durable, header.durable)
+            at = header.after
+        return durable
+
+    def _header(self, at: int) -> _Header | None:
+        if at + _HEADER.size > len(self.octets):
+            return None
+        magic, name_size, flags, size, version, start, fence, epoch, durable, crc, own = _HEADER.unpack_from(
+            self.octets, at
+        )
+        name_at = at + _HEADER.size
+        payload = name_at + name_size
+        checked = crc32(self.octets[name_at:payload], crc32(self.octets[at : name_at - _CRC.size]))
+        if magic != MAGIC or checked != own or payload + size > len(self.octets):
+            return None
+        state = LogState(version, start + size, fence if flags & _FENCED else None, epoch)
+        frame = Frame(str(self.octets[name_at:payload], "ascii"), start, state)
+        return _Header(frame, payload, payload + size, crc, durable)
+
+    def _found(self, header: _Header) -> tuple[Found, int]:
+        intact = crc32(self.octets[header.payload : header.after]) == header.crc
+        return Found(header.frame, header.payload, header.crc, intact), header.after
+
+
+class _Header(NamedTuple):
+    frame: Frame
+    payload: int
+    after: int
+    crc: int
+    durable: int

@@ -1,0 +1,289 @@
+"""The logs of the durable store: one journal for all of them, written by one thread (6.8, docs/mlc.md).
+
+An append is answered when `fdatasync` has returned. All appends that wait when the thread comes back from the disk
+share the next write and the next sync, whatever logs they belong to: one log alone never has two appends under way,
+since each is conditional on the one before. The thread also decides (version, fence, epoch), one append after another,
+so no lock orders them, and nothing of a batch is visible before it is durable.
+
+An append costs its record, a read costs what it returns: an index in memory holds, for each append, where it lies.
+At the start the index is made again from the headers of the frames and every checksum is checked. A log with damage
+among its acknowledged octets is refused by name; the others go on (`sdcp.stores.frames` says how that is told).
+
+After a failed write or sync nobody knows what is on disk: then no append is taken until a restart has read it again.
+A full disk is no such failure. It shows when room is taken, before anything is written.
+
+Logs are never removed: nothing in the protocol says when nobody will read one any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from array import array
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from zlib import crc32
+
+from sdcp.ports import LogMovedError, StoreFullError, StoreUnavailableError
+from sdcp.stores.frames import Found, Frame, encode_frame
+from sdcp.stores.records import NO_RECORDS, advance
+from sdcp.stores.segments import DISK_FULL, Segment, Segments, Sizes, log
+from sdcp.stores.store import LogDamagedError, LogState
+
+RUN_SHIFT = 40
+"""A version is the number of the segment that this run began with, then 40 bits counted in the run."""
+_BATCH = 256  # appends that share a sync at most, so that the first of them does not wait for a crowd
+_OFFSET_BITS = 40
+MakeRoom = Callable[[int, bool], bool]
+
+
+@dataclass(slots=True)
+class _Index:
+    """Where the appends of a log lie: per append its offset in the log, its place (segment, offset) and CRC."""
+
+    state: LogState
+    starts: array[int] = field(default_factory=lambda: array("Q"))
+    places: array[int] = field(default_factory=lambda: array("Q"))
+    crcs: array[int] = field(default_factory=lambda: array("I"))
+    damage: str | None = None
+
+    def add(self, frame: Frame, segment: int, payload: int, crc: int) -> None:
+        """Enter an append; the state goes last, since readers go by it."""
+        self.crcs.append(crc)
+        self.places.append(segment << _OFFSET_BITS | payload)
+        self.starts.append(frame.start)
+        self.state = frame.state
+
+
+@dataclass(slots=True)
+class _Append:
+    log: str
+    data: bytes
+    version: int | None
+    answer: asyncio.Future[LogState]
+    loop: asyncio.AbstractEventLoop
+
+
+Outcome = LogState | Exception
+
+
+class Journal:
+    """Logs in `folder`. `append` is awaited on a loop; `state` and `read` may be called from any thread."""
+
+    def __init__(
+        self, folder: Path, *, sizes: Sizes | None = None, make_room: MakeRoom = lambda octets, disk_full: not disk_full
+    ) -> None:
+        """Read the folder, or begin one. `make_room(octets, disk_full)` is asked, in the journal's thread, to allow
+        its growth, and after the disk was found full, to free so many octets on it.
+
+        Raises ConfigurationError when acknowledged octets are damaged and nothing says whose they are.
+        """
+        self._logs: dict[str, _Index] = {}
+        self._segments = Segments(folder, sizes or Sizes())
+        self._segments.recover(self._recovered)
+        self.versions = count((self._segments.newest.number << RUN_SHIFT) + 1)
+        self.syncs = self.appends = 0
+        self.octets = sum(index.state.size for index in self._logs.values())
+        self._make_room = make_room
+        self._failure: str | None = None
+        self._queue: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="sdcp-journal", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    @property
+    def room(self) -> int:
+        """Octets that the journal takes on disk."""
+        return self._segments.room
+
+    @property
+    def damaged(self) -> list[str]:
+        """Names of the logs that are refused."""
+        return [name for name, index in self._logs.items() if index.damage]
+
+    async def append(self, name: str, data: bytes, version: int | None) -> LogState:
+        """See `Store.append`. Cancelling the wait leaves it unknown whether the append was done."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[LogState] = loop.create_future()
+        self._queue.put(_Append(name, data, version, answer, loop))
+        return await answer
+
+    def state(self, name: str) -> LogState | None:
+        """See `Store.log_state`."""
+        index = self._logs.get(name)
+        if index is None:
+            return None
+        if index.damage:
+            raise LogDamagedError(index.damage)
+        return index.state
+
+    def read(self, name: str, start: int, stop: int | None) -> tuple[bytes, LogState | None]:
+        """See `Store.read_log`. Blocks on the disk for as long as it takes."""
+        state = self.state(name)
+        if state is None:
+            return b"", None
+        index = self._logs[name]
+        stop = state.size if stop is None else min(stop, state.size)
+        pieces: list[bytes] = []
+        at = max(0, bisect_right(index.starts, start) - 1)
+        base = index.starts[at]
+        covered = base
+        while covered < stop:
+            end = index.starts[at + 1] if at + 1 < len(index.starts) else state.size
+            pieces.append(self._payload(name, index, at, end - index.starts[at]))
+            covered, at = end, at + 1
+        return b"".join(pieces)[start - base : max(start, stop) - base], state
+
+    def close(self) -> None:
+        """Finish the appends that wait, then close the files."""
+        self._queue.put(None)
+        self._thread.join()
+        self._segments.close()
+
+    # -- the start, and reading ---------------------------------------------------------------------------------------
+
+    def _recovered(self, segment: Segment, found: Found) -> None:
+        frame = found.frame
+        index = self._logs.get(frame.name)
+        if index is None:
+            index = self._logs[frame.name] = _Index(frame.state)
+            expected = 0
+        else:
+            expected = index.state.size
+        index.add(frame, segment.number, found.payload, found.crc)
+        if frame.start != expected:
+            self._damage(frame.name, index, f"octets {expected} to {frame.start} are missing")
+        elif not found.intact:
+            self._damage(frame.name, index, f"octets {frame.start} to {frame.state.size} are damaged")
+
+    def _payload(self, name: str, index: _Index, at: int, size: int) -> bytes:
+        place = index.places[at]
+        try:
+            octets = self._segments[place >> _OFFSET_BITS].read(place & (1 << _OFFSET_BITS) - 1, size)
+        except OSError as fault:
+            raise StoreUnavailableError(f"log {name!r} cannot be read: {fault.strerror}") from None
+        if crc32(octets) != index.crcs[at]:
+            start = index.starts[at]
+            raise LogDamagedError(self._damage(name, index, f"octets {start} to {start + size} are damaged"))
+        return octets
+
+    @staticmethod
+    def _damage(name: str, index: _Index, what: str) -> str:
+        index.damage = index.damage or f"log {name!r}: {what}; it is refused until they are restored"
+        log.error("%s", index.damage)
+        return index.damage
+
+    # -- the writing thread -------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        running = True
+        while running:
+            waiting: list[_Append] = []
+            running = self._gather(waiting)
+            while waiting:
+                waiting = self._commit(waiting)
+
+    def _gather(self, waiting: list[_Append]) -> bool:
+        """Wait for one append, take those that wait with it; tell whether more may come."""
+        append = self._queue.get()
+        while append is not None:
+            waiting.append(append)
+            if len(waiting) >= _BATCH or self._queue.empty():
+                return True
+            append = self._queue.get()
+        return False
+
+    def _commit(self, waiting: list[_Append]) -> list[_Append]:
+        """Decide on the appends, write and sync those that may be, answer; return those whose log was busy."""
+        later: list[_Append] = []
+        accepted: dict[str, tuple[_Append, Frame]] = {}
+        outcomes: list[tuple[_Append, Outcome]] = []
+        for append in waiting:
+            if append.log in accepted:
+                later.append(append)  # decided once the one before it is durable, or is not
+                continue
+            try:
+                accepted[append.log] = append, self._decide(append)
+            except Exception as refusal:
+                outcomes.append((append, refusal))
+        failure = self._write([(frame, append.data) for append, frame in accepted.values()]) if accepted else None
+        outcomes += [(append, failure or frame.state) for append, frame in accepted.values()]
+        _answer(outcomes)
+        return later
+
+    def _decide(self, append: _Append) -> Frame:
+        if self._failure is not None:
+            raise StoreUnavailableError(self._failure)
+        state = self.state(append.log)
+        if (state.version if state else None) != append.version:
+            raise LogMovedError(f"log {append.log!r} has moved; read it again")
+        fence, epoch = advance((state.fence, state.epoch) if state else NO_RECORDS, append.data)
+        start = state.size if state else 0
+        return Frame(append.log, start, LogState(next(self.versions), start + len(append.data), fence, epoch))
+
+    def _write(self, appends: list[tuple[Frame, bytes]]) -> Exception | None:
+        """Make the appends durable, then visible; or return why not one of them is."""
+        try:
+            size = sum(len(data) + len(frame.name) + 128 for frame, data in appends)
+            if not self._take_room(size):
+                return StoreFullError("the disk is full; nothing was appended")
+            segment = self._segments.newest
+            encoded = [(frame, *encode_frame(frame, data, segment.durable)) for frame, data in appends]
+            at = segment.end
+            self._segments.write(b"".join(octets for _, octets, _, _ in encoded))
+        except OSError as fault:
+            self._failure = f"the journal failed and takes no appends until a restart: {fault.strerror}"
+            log.critical("%s", self._failure)
+            return StoreUnavailableError(self._failure)
+        for frame, octets, payload, crc in encoded:
+            index = self._logs.get(frame.name) or _Index(frame.state)
+            index.add(frame, segment.number, at + payload, crc)
+            self._logs[frame.name] = index
+            at += len(octets)
+        self.syncs += 1
+        self.appends += len(appends)
+        self.octets += sum(len(data) for _, data in appends)
+        return None
+
+    def _take_room(self, size: int) -> bool:
+        """Make sure that `size` octets fit in the newest segment, which may become a new one. False: no room."""
+        growth = self._segments.growth(size)
+        if growth and not self._make_room(growth, False):
+            return False
+        while True:
+            try:
+                self._segments.take_room(size)
+                return True
+            except OSError as fault:
+                if fault.errno not in DISK_FULL:
+                    raise
+                if not self._make_room(growth, True):
+                    return False
+
+
+def _answer(outcomes: list[tuple[_Append, Outcome]]) -> None:
+    """Settle the appends on their loops, with one wake-up for each loop."""
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[_Append, Outcome]]] = defaultdict(list)
+    for append, outcome in outcomes:
+        by_loop[append.loop].append((append, outcome))
+    for loop, settled in by_loop.items():
+        with suppress(RuntimeError):  # a closed loop: nobody waits there any more
+            loop.call_soon_threadsafe(_settle, settled)
+
+
+def _settle(outcomes: Iterable[tuple[_Append, Outcome]]) -> None:
+    for append, outcome in outcomes:
+        if append.answer.done():
+            continue  # its caller went away
+        if isinstance(outcome, Exception):
+            append.answer.set_exception(outcome)
+        else:
+            append.answer.set_result(outcome)

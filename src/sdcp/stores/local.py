@@ -1,0 +1,92 @@
+"""A store of this process behind `sdcp.ports.Cache`: URIs in, names out, no network.
+
+Not here: roles. In one process there is nobody to keep apart; an owner still cannot end another's lease.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from sdcp.errors import Conflict
+from sdcp.ports import LogMovedError, LogSlice, ObjectMissingError, StoreUnavailableError
+from sdcp.stores.store import NAME, LogDamagedError, Store
+
+NAME_BITS = 128
+
+
+class LocalCache:
+    """`sdcp.ports.Cache` over `store`, for one owner: `<prefix>objects/<name>`, `<prefix>logs/<name>`."""
+
+    def __init__(self, store: Store, *, owner: str, prefix: str) -> None:
+        """`prefix` ends in a slash; whoever shares a store uses the same."""
+        self.store = store
+        self.owner = owner
+        self._objects = f"{prefix}objects/"
+        self._logs = f"{prefix}logs/"
+
+    def allows(self, ref: str) -> bool:
+        """See `Cache.allows`."""
+        return ref.startswith((self._objects, self._logs)) and NAME.fullmatch(ref.rpartition("/")[2]) is not None
+
+    async def fetch(self, ref: str, *, at_most: int) -> bytes:
+        """See `Cache.fetch`; what is returned is not copied."""
+        info, data = await self.store.get(self._name(ref, self._objects))
+        if info.size > at_most:
+            raise ValueError(f"{ref} has {info.size} octets, and at most {at_most} are read")
+        return data
+
+    async def create(self, data: bytes | memoryview) -> str:
+        """See `Cache.create`."""
+        name = secrets.token_urlsafe(NAME_BITS // 8)
+        await self.store.put(f"o{name}", data, self.owner)
+        return f"{self._objects}o{name}"
+
+    async def lease(self, lease: str, refs: Sequence[str], ttl_ms: int) -> None:
+        """See `Cache.lease`."""
+        await self.store.take_lease(lease, self.owner, [self._name(ref, self._objects) for ref in refs], ttl_ms)
+
+    async def release(self, lease: str) -> None:
+        """See `Cache.release`."""
+        await self.store.release_lease(lease, self.owner)
+
+    async def delete(self, ref: str) -> None:
+        """See `Cache.delete`."""
+        try:
+            await self.store.delete(self._name(ref, self._objects))
+        except (ObjectMissingError, Conflict):
+            return
+
+    def new_log(self, name: str) -> str:
+        """See `Cache.new_log`."""
+        return f"{self._logs}{name}"
+
+    async def append(self, ref: str, data: bytes, etag: str | None) -> str:
+        """See `Cache.append`."""
+        try:
+            state = await self.store.append(self._name(ref, self._logs), data, _version(etag))
+        except LogDamagedError as damage:
+            raise StoreUnavailableError(str(damage)) from None
+        return str(state.version)
+
+    async def read_log(self, ref: str, start: int = 0, stop: int | None = None) -> LogSlice:
+        """See `Cache.read_log`."""
+        try:
+            data, state = await self.store.read_log(self._name(ref, self._logs), start, stop)
+        except LogDamagedError as damage:
+            raise StoreUnavailableError(str(damage)) from None
+        return LogSlice(start, data, None if state is None else str(state.version))
+
+    def _name(self, ref: str, prefix: str) -> str:
+        name = ref.removeprefix(prefix)
+        if name == ref or not NAME.fullmatch(name):
+            raise ValueError(f"{ref} is not under {prefix}")
+        return name
+
+
+def _version(etag: str | None) -> int | None:
+    if etag is None:
+        return None
+    if not etag.isdecimal():
+        raise LogMovedError(f"{etag!r} is no entity tag of this store")
+    return int(etag)

@@ -1,0 +1,154 @@
+"""A store in this process's memory: for tests, and for a whole deployment in one process.
+
+It keeps every promise of docs/mlc.md but durability: when the process ends, all is gone, fences too. So a router and
+its verifiers may share one only while they share the process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from sdcp.errors import PreconditionFailed
+from sdcp.ports import LogMovedError, StoreFullError
+from sdcp.stores.local import LocalCache
+from sdcp.stores.records import NO_RECORDS, advance
+from sdcp.stores.store import LogState, ObjectInfo
+from sdcp.stores.table import Table
+
+CAPACITY = 1 << 30
+
+
+@dataclass(slots=True)
+class _Log:
+    state: LogState
+    octets: bytearray = field(default_factory=bytearray)
+
+
+class MemoryStore:
+    """`sdcp.stores.store.Store` in dicts, for at most `capacity` octets of objects and logs together."""
+
+    def __init__(self, capacity: int = CAPACITY, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.capacity = capacity
+        self._clock = clock
+        self._table = Table()
+        self._octets: dict[str, bytes] = {}
+        self._logs: dict[str, _Log] = {}
+        self._log_size = 0
+        self._versions = count(1)
+        self._evictions = 0
+
+    # -- objects ------------------------------------------------------------------------------------------------------
+
+    async def put(self, name: str, data: bytes | memoryview, owner: str) -> tuple[ObjectInfo, bool]:
+        """See `Store.put`."""
+        info = self._table.look(name)
+        if info is not None:
+            if self._octets[name] != data:
+                raise PreconditionFailed(f"object {name!r} exists with other content, and objects never change")
+            return info, False
+        octets = bytes(data)
+        self._make_room(len(octets))
+        info = ObjectInfo(name, next(self._versions), len(octets), owner)
+        self._octets[name] = octets
+        self._table.add(info)
+        return info, True
+
+    def look(self, name: str) -> ObjectInfo | None:
+        """See `Store.look`."""
+        return self._table.look(name)
+
+    async def get(self, name: str) -> tuple[ObjectInfo, bytes]:
+        """See `Store.get`."""
+        info = self._table.use(name)
+        return info, self._octets[name]
+
+    async def delete(self, name: str) -> None:
+        """See `Store.delete`."""
+        self._expire()
+        self._table.remove(name)
+        del self._octets[name]
+
+    # -- leases -------------------------------------------------------------------------------------------------------
+
+    async def take_lease(self, lease: str, owner: str, names: Sequence[str], ttl_ms: int) -> None:
+        """See `Store.take_lease`."""
+        self._expire()
+        self._table.take(lease, owner, names, ttl_ms, self._clock())
+
+    async def release_lease(self, lease: str, owner: str) -> None:
+        """See `Store.release_lease`."""
+        self._table.release(lease, owner)
+
+    async def expire_leases(self) -> None:
+        """See `Store.expire_leases`."""
+        self._expire()
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    async def append(self, log: str, data: bytes, version: int | None) -> LogState:
+        """See `Store.append`."""
+        kept = self._logs.get(log)
+        if (kept.state.version if kept else None) != version:
+            raise LogMovedError(f"log {log!r} has moved; read it again")
+        fence, epoch = advance((kept.state.fence, kept.state.epoch) if kept else NO_RECORDS, data)
+        self._make_room(len(data))
+        state = LogState(next(self._versions), (kept.state.size if kept else 0) + len(data), fence, epoch)
+        kept = self._logs.setdefault(log, _Log(state))
+        kept.octets += data
+        kept.state = state
+        self._log_size += len(data)
+        return state
+
+    def log_state(self, log: str) -> LogState | None:
+        """See `Store.log_state`."""
+        kept = self._logs.get(log)
+        return kept.state if kept else None
+
+    async def read_log(self, log: str, start: int, stop: int | None = None) -> tuple[bytes, LogState | None]:
+        """See `Store.read_log`."""
+        kept = self._logs.get(log)
+        return (bytes(kept.octets[start:stop]), kept.state) if kept else (b"", None)
+
+    # -- the whole ----------------------------------------------------------------------------------------------------
+
+    def figures(self) -> Mapping[str, int]:
+        """See `Store.figures`."""
+        return {
+            "objects": len(self._table),
+            "object_octets": self._table.size,
+            "leased_octets": self._table.leased_size,
+            "leases": len(self._table.leases),
+            "evictions": self._evictions,
+            "logs": len(self._logs),
+            "log_octets": self._log_size,
+        }
+
+    async def close(self) -> None:
+        """Nothing is under way, and nothing is kept."""
+
+    def _expire(self) -> None:
+        self._table.expire(self._clock())
+
+    def _make_room(self, octets: int) -> None:
+        over = self._table.size + self._log_size + octets - self.capacity
+        if over <= 0:
+            return
+        self._expire()
+        victims = self._table.evict(over)
+        if not victims:
+            raise StoreFullError(f"no room for {octets} octets: what could be evicted would not make it")
+        for victim in victims:
+            del self._octets[victim.name]
+        self._evictions += len(victims)
+
+
+class MemoryCache(LocalCache):
+    """`sdcp.ports.Cache` over a `MemoryStore`; several roles of one process share one through `LocalCache`."""
+
+    def __init__(
+        self, store: MemoryStore | None = None, *, owner: str = "local", prefix: str = "memory:/cache/"
+    ) -> None:
+        super().__init__(store or MemoryStore(), owner=owner, prefix=prefix)

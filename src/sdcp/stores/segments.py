@@ -1,0 +1,220 @@
+"""The files of the journal: segments that grow at their end, and the mark of what is durable.
+
+A segment takes room in advance (`posix_fallocate`), so that a full disk shows before anything is written, and so that
+`fdatasync` need not write the file's size each time. When it is full it is cut to its frames and never written again.
+The *mark* is a small file that says how far the newest segment is durable. It is written after each sync and is not
+synced itself: when the process is killed it is exact, after a power cut it may be behind, and it is never ahead.
+
+Not here: what frames mean (`sdcp.stores.frames`), and which thread does this (`sdcp.stores.journal`).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from sdcp.errors import ConfigurationError
+from sdcp.stores.frames import HEAD_SIZE, Found, Scan, SegmentDamagedError, decode_head, encode_head
+
+_MARK = struct.Struct(">QQI")
+_SUFFIX = ".journal"
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+log = logging.getLogger("sdcp.stores")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Octets: at most so many in a segment (one batch may exceed it), and how many are taken in advance."""
+
+    segment: int = 64 << 20
+    ahead: int = 4 << 20
+
+
+class Segment:
+    """One file. `end` is where the next frame goes, `durable` how far it is synced, `room` how far the file reaches."""
+
+    def __init__(self, path: Path, number: int, end: int) -> None:
+        self.number = number
+        self.path = path
+        self.end = self.durable = self.room = end
+        self._fd = os.open(path, os.O_RDWR)
+
+    def take_room(self, octets: int, ahead: int) -> None:
+        """Make sure that `octets` more can be written. Raises OSError (ENOSPC); nothing is changed then."""
+        missing = self.end + octets - self.room
+        if missing > 0:
+            missing = max(missing, ahead)
+            os.posix_fallocate(self._fd, self.room, missing)
+            self.room += missing
+
+    def write(self, octets: bytes) -> None:
+        """Write at the end and sync. After an OSError nobody knows what is on disk: write no more."""
+        view, at = memoryview(octets), self.end
+        while view:
+            written = os.pwrite(self._fd, view, at)
+            view, at = view[written:], at + written
+        os.fdatasync(self._fd)
+        self.end = self.durable = at
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Octets of the file; fewer when it is too short."""
+        return os.pread(self._fd, size, offset)
+
+    def seal(self) -> None:
+        """Give back the room beyond the end, for good."""
+        os.ftruncate(self._fd, self.end)
+        os.fsync(self._fd)
+        self.room = self.end
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+class Segments:
+    """All segments of a folder: read once by `recover`, then one of them, `newest`, is written."""
+
+    def __init__(self, folder: Path, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self._folder = folder
+        self._by_number: dict[int, Segment] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        self._mark = os.open(folder / "mark", os.O_RDWR | os.O_CREAT, 0o600)
+        self._last_used = 0  # the last segment that holds frames
+        self.newest: Segment
+
+    @property
+    def room(self) -> int:
+        """Octets that the files take, their heads aside."""
+        return sum(segment.room - HEAD_SIZE for segment in list(self._by_number.values()))
+
+    def recover(self, take: Callable[[Segment, Found], None]) -> None:
+        """Hand every frame to `take`, cut a torn tail, and begin a new segment. Raises ConfigurationError."""
+        numbers = sorted(int(path.stem) for path in self._folder.glob(f"*{_SUFFIX}"))
+        marked, mark = self._read_mark()
+        if marked > max(numbers, default=0):
+            raise ConfigurationError(f"{self._path(marked)}: missing, and it held appends that were acknowledged")
+        for number in numbers:
+            try:
+                self._recover_one(number, mark if number == marked else 0, number != numbers[-1], take)
+            except SegmentDamagedError as damage:
+                raise ConfigurationError(f"{self._path(number)}: {damage}; restore it from a copy") from None
+        self._begin(max(numbers, default=0) + 1)
+        self._remove_unused()
+
+    def growth(self, octets: int) -> int:
+        """How much more of the disk `take_room(octets)` would take."""
+        if self._full(octets):
+            return max(octets, self.sizes.ahead)
+        missing = self.newest.end + octets - self.newest.room
+        return max(missing, self.sizes.ahead) if missing > 0 else 0
+
+    def take_room(self, octets: int) -> None:
+        """Make sure that the newest segment can take `octets` more; it may become a new one. Raises OSError."""
+        if self._full(octets):
+            self.newest.seal()
+            self._begin(self.newest.number + 1)
+        self.newest.take_room(octets, self.sizes.ahead)
+
+    def _full(self, octets: int) -> bool:
+        return self.newest.end > HEAD_SIZE and self.newest.end + octets > self.sizes.segment
+
+    def write(self, octets: bytes) -> None:
+        """Write a batch of frames into the newest segment, durably."""
+        self.newest.write(octets)
+        self._last_used = self.newest.number
+        fields = _MARK.pack(self.newest.number, self.newest.durable, 0)[:-4]
+        os.pwrite(self._mark, fields + struct.pack(">I", crc32(fields)), 0)
+
+    def __getitem__(self, number: int) -> Segment:
+        return self._by_number[number]
+
+    def close(self) -> None:
+        """Close all files; the newest segment gives back its room."""
+        self.newest.seal()
+        for segment in self._by_number.values():
+            segment.close()
+        os.close(self._mark)
+
+    # -- the start ----------------------------------------------------------------------------------------------------
+
+    def _recover_one(self, number: int, mark: int, sealed: bool, take: Callable[[Segment, Found], None]) -> None:
+        path = self._path(number)
+        octets = _mapped(path)
+        head = decode_head(octets[:HEAD_SIZE])
+        if head is None and not mark and not sealed and not any(octets[HEAD_SIZE:]):
+            path.unlink()  # the start that made it was cut off before it served anybody
+            return
+        if head is None or head[0] != number:
+            raise SegmentDamagedError("its head is damaged")
+        if head[1] != self._last_used:
+            raise SegmentDamagedError(f"it follows segment {head[1]}, which is missing")
+        segment = self._by_number[number] = Segment(path, number, HEAD_SIZE)
+        scan = Scan(memoryview(octets), mark, sealed)
+        for found in scan.frames():
+            take(segment, found)
+            self._last_used = number
+        segment.end = segment.durable = scan.end
+        if scan.torn():
+            log.warning("%s: cut a torn tail of %d octets that nobody was told of", path, len(octets) - scan.end)
+        segment.seal()
+
+    def _begin(self, number: int) -> None:
+        path = self._path(number)
+        try:
+            write_synced(path, encode_head(number, self._last_used))
+            sync_folder(self._folder)
+        except OSError:
+            path.unlink(missing_ok=True)  # the segment before it may still be written, so it must stay the last
+            raise
+        self.newest = self._by_number[number] = Segment(path, number, HEAD_SIZE)
+
+    def _remove_unused(self) -> None:
+        """Remove segments without frames, which starts without appends leave; never the newest, whose number counts."""
+        for number, segment in list(self._by_number.items()):
+            if segment.end == HEAD_SIZE and segment is not self.newest:
+                segment.close()
+                segment.path.unlink()
+                del self._by_number[number]
+
+    def _read_mark(self) -> tuple[int, int]:
+        octets = os.pread(self._mark, _MARK.size, 0)
+        if len(octets) < _MARK.size or crc32(octets[:-4]) != _MARK.unpack(octets)[2]:
+            return 0, 0
+        number, durable, _ = _MARK.unpack(octets)
+        return number, durable
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:08d}{_SUFFIX}"
+
+
+def write_synced(path: Path, octets: bytes | memoryview) -> None:
+    """Write a new file and sync it; its name is durable after `sync_folder`."""
+    with open(path, "wb", buffering=0) as file:
+        view = memoryview(octets)
+        while view:
+            view = view[file.write(view) :]
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in `folder` durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _mapped(path: Path) -> bytes | mmap.mmap:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return b""
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -1,0 +1,162 @@
+"""The objects and leases of a store, without their octets: what is there, what may go, what must stay (docs/mlc.md).
+
+Plain and synchronous; whoever owns the table guards it. Time comes in as `now`, in seconds on a monotonic clock. The
+order of use is the order of the dict: least recently used first. A lease holds an object by being counted in its entry,
+so that eviction and deletion ask one number.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sdcp.errors import Conflict, Forbidden
+from sdcp.ports import ObjectMissingError
+from sdcp.stores.store import ObjectInfo
+
+
+@dataclass(slots=True)
+class Entry:
+    """An object in the table; `leases` is how many leases hold it."""
+
+    info: ObjectInfo
+    leases: int = 0
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease: who took it, what it holds, and when it ends."""
+
+    owner: str
+    names: tuple[str, ...]
+    deadline: float
+    ttl_ms: int
+
+
+class Table:
+    """Objects by name in order of use, and leases by name in order of their end. `size` is the sum of all octets."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.leased_size = 0
+        self.leases: dict[str, Held] = {}
+        self._objects: dict[str, Entry] = {}
+        self._ends: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    # -- objects ------------------------------------------------------------------------------------------------------
+
+    def look(self, name: str) -> ObjectInfo | None:
+        """What is known of an object; not a use of it."""
+        entry = self._objects.get(name)
+        return entry.info if entry else None
+
+    def use(self, name: str) -> ObjectInfo:
+        """The same, and make it the most recently used. ObjectMissingError."""
+        entry = self._objects.pop(name, None)
+        if entry is None:
+            raise ObjectMissingError(f"there is no object {name!r}, or it was evicted")
+        self._objects[name] = entry
+        return entry.info
+
+    def add(self, info: ObjectInfo) -> None:
+        """Enter a new object, most recently used."""
+        self._objects[info.name] = Entry(info)
+        self.size += info.size
+
+    def remove(self, name: str) -> ObjectInfo:
+        """Take an object out; Conflict while a lease holds it, ObjectMissingError."""
+        entry = self._objects.get(name)
+        if entry is None:
+            raise ObjectMissingError(f"there is no object {name!r}, or it was evicted")
+        if entry.leases:
+            raise Conflict(f"object {name!r} is leased; delete it when its leases have ended")
+        return self._drop(name)
+
+    def lose(self, name: str) -> None:
+        """Take an object out whose octets are lost, leased or not."""
+        entry = self._objects.get(name)
+        if entry is None:
+            return
+        if entry.leases:
+            self.leased_size -= entry.info.size
+            for held in self.leases.values():  # so that none of them is counted against a later object of this name
+                held.names = tuple(each for each in held.names if each != name)
+        self._drop(name)
+
+    def evict(self, octets: int) -> list[ObjectInfo]:
+        """Take out unleased objects, least recently used first, of at least so many octets or else none at all."""
+        victims: list[ObjectInfo] = []
+        for info in self._unleased():
+            if octets <= 0:
+                break
+            victims.append(info)
+            octets -= info.size
+        if octets > 0:
+            return []
+        return [self._drop(info.name) for info in victims]
+
+    @property
+    def evictable(self) -> int:
+        """How many octets eviction could free now."""
+        return self.size - self.leased_size
+
+    def _unleased(self) -> Iterator[ObjectInfo]:
+        return (entry.info for entry in self._objects.values() if not entry.leases)
+
+    def _drop(self, name: str) -> ObjectInfo:
+        info = self._objects.pop(name).info
+        self.size -= info.size
+        return info
+
+    # -- leases -------------------------------------------------------------------------------------------------------
+
+    def take(self, lease: str, owner: str, names: Sequence[str], ttl_ms: int, now: float) -> Held:
+        """Take or renew a lease on exactly `names`, or on none of them. ObjectMissingError, Forbidden."""
+        before = self.leases.get(lease)
+        if before is not None and before.owner != owner:
+            raise Forbidden("this lease belongs to another certificate; take one under a name of your own")
+        missing = [name for name in names if name not in self._objects]
+        if missing:
+            raise ObjectMissingError(f"no lease was taken, since there is no object {', '.join(map(repr, missing))}")
+        held = Held(owner, tuple(dict.fromkeys(names)), now + ttl_ms / 1000, ttl_ms)
+        self._count(held.names, 1)  # before the old ones are let go: an object in both is never without a lease
+        if before is not None:
+            self._count(before.names, -1)
+        self.leases[lease] = held
+        heapq.heappush(self._ends, (held.deadline, lease))
+        return held
+
+    def release(self, lease: str, owner: str) -> bool:
+        """Let a lease go; tell whether it was there. Forbidden when it is another's."""
+        held = self.leases.get(lease)
+        if held is None:
+            return False
+        if held.owner != owner:
+            raise Forbidden("this lease belongs to another certificate")
+        self._end(lease)
+        return True
+
+    def expire(self, now: float) -> list[str]:
+        """Let go every lease whose time has passed; return their names."""
+        ended = []
+        while self._ends and self._ends[0][0] <= now:
+            deadline, lease = heapq.heappop(self._ends)
+            held = self.leases.get(lease)
+            if held is not None and held.deadline == deadline:  # else renewed or released since
+                self._end(lease)
+                ended.append(lease)
+        return ended
+
+    def _end(self, lease: str) -> None:
+        self._count(self.leases.pop(lease).names, -1)
+
+    def _count(self, names: Iterable[str], by: int) -> None:
+        for name in names:
+            entry = self._objects[name]
+            was_leased = entry.leases > 0
+            entry.leases += by
+            self.leased_size += entry.info.size * ((entry.leases > 0) - was_leased)

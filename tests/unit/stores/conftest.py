@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from sdcp.stores.durable import DurableStore
+from sdcp.stores.memory import MemoryStore
+from sdcp.stores.segments import Sizes
+from sdcp.stores.store import Store
+
+SMALL = Sizes(segment=4096, ahead=1024)
+
+
+class Clock:
+    """A clock that stands still until it is told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+MakeStore = Callable[[int], Store]
+
+
+@pytest.fixture(params=["memory", "durable"])
+async def make_store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[MakeStore]:
+    """Make a store of the given capacity, journal and objects together."""
+    made: list[Store] = []
+
+    def make(capacity: int = 1 << 30) -> Store:
+        store: Store = (
+            MemoryStore(capacity, clock=clock)
+            if request.param == "memory"
+            else DurableStore(tmp_path / f"store{len(made)}", disk_bytes=capacity, sizes=SMALL, clock=clock)
+        )
+        made.append(store)
+        return store
+
+    yield make
+    for store in made:
+        await store.close()
