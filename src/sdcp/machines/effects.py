@@ -185,7 +185,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class WriteRows:
-    """Write the round's rows (first `count`) to the MLC and take a lease (6.2)."""
+    """Write the round's rows (first `count`) to the MLC and take a lease (6.2); replaces what was written for it before."""
 
     round: int
     count: int
@@ -193,7 +193,7 @@ class WriteRows:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRows:
-    """Release the lease on the round's rows: its verdict is here, or it will never come (6.3)."""
+    """Forget the round's rows, written or not, and release their lease: its verdict is here or will never come (6.3)."""
 
     round: int
 
@@ -213,6 +213,14 @@ class FetchOutput:
     verifier: str
     session: bytes
     start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Stop everything that is under way and would be answered: none of it is answered any more (D28).
+
+    Timers stay. What was asked of a peer may have been done by it all the same.
+    """
 
 
 @dataclass(frozen=True, slots=True)

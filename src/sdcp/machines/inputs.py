@@ -195,6 +195,11 @@ class LogUnanswered:
 
 
 @dataclass(frozen=True, slots=True)
+class Superseded:
+    """A higher epoch of the session has opened at this verifier: this one stops as if fenced (6.9, D19, D30)."""
+
+
+@dataclass(frozen=True, slots=True)
 class EventDelivered:
     """Answers SendEvent: a router answered 204 (D17)."""
 
@@ -288,7 +293,7 @@ class OutputUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The process is to end: what was proposed is finished, nothing else begins."""
+    """The process is to end: what was proposed is finished, nothing else begins. Verifier sessions take it too (D27)."""
 
 
 # ---- a router session -----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from sdcp.errors import Overloaded
-from sdcp.machines.effects import CancelTimer, Refuse, Reply, SetTimer
+from sdcp.machines.effects import Abandon, CancelTimer, Refuse, Reply, SetTimer
 from sdcp.machines.inputs import RequestCancelled, TimerFired
 
 Input = Any
@@ -36,7 +36,7 @@ class Machine(Protocol):
 class Driver:
     """Drives one machine on the running event loop.
 
-    `performers` maps effect classes to performers; Reply, Refuse, SetTimer and CancelTimer are built in.
+    `performers` maps effect classes to performers; Reply, Refuse, SetTimer, CancelTimer and Abandon are built in.
     `on_fault` is told of an exception that a performer or the machine let through: a bug, never a peer's doing.
     """
 
@@ -47,6 +47,7 @@ class Driver:
             Refuse: self._answer,
             SetTimer: self._set_timer,
             CancelTimer: self._cancel_timer,
+            Abandon: self._abandon,
             **performers,
         }
         self._on_fault = on_fault
@@ -124,14 +125,21 @@ class Driver:
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[Input | None]) -> None:
+        wanted = task in self._tasks
         self._tasks.discard(task)
         if task.cancelled():
             return
         fault = task.exception()
         if fault is not None:
             self._on_fault(fault)
-        elif (event := task.result()) is not None:
+        elif wanted and (event := task.result()) is not None:
             self.handle(event)
+
+    def _abandon(self, _: Abandon) -> None:
+        """Whoever is done already, but not yet heard, is not heard any more either."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
 
     def _answer(self, answer: Answer) -> None:
         future = self._waiting.get(answer.request)
