@@ -293,7 +293,7 @@ class OutputUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The process is to end: what was proposed is finished, nothing else begins. Verifier sessions take it too (D27)."""
+    """The process is to end: what was proposed is finished, nothing else begins. A verifier session takes it too."""
 
 
 # ---- a router session -----------------------------------------------------------------------------------------------

@@ -1,0 +1,26 @@
+"""Which sampling profile rules a round at the verifier (6.6, D21). Not here: whether an update comes in time."""
+
+from __future__ import annotations
+
+from sdcp.messages.contract import Sampling
+
+
+class Profiles:
+    """The sampling profiles of a session: of updates with from_round <= k, the last received rules round k (D21).
+
+    An update makes void all earlier ones from its round on, so what is kept is in order of from_round.
+    """
+
+    def __init__(self, profile: Sampling) -> None:
+        self._updates: list[tuple[int, Sampling]] = [(0, profile)]
+
+    def update(self, from_round: int, profile: Sampling) -> None:
+        """Take the latest received update; `from_round` is at least 1."""
+        self._updates = [update for update in self._updates if update[0] < from_round]
+        self._updates.append((from_round, profile))
+
+    def take(self, round: int) -> Sampling:
+        """Return the profile of a round, and forget those that no later round can have."""
+        while len(self._updates) > 1 and self._updates[1][0] <= round:
+            del self._updates[0]
+        return self._updates[0][1]
