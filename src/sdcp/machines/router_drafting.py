@@ -1,0 +1,128 @@
+"""How a router session comes to a drafter (6.1, 6.9, D17, D20, D28). Part of `router`.
+
+The verifier is informed first; what it answers is what the drafter is told, and with committed output the drafter gets
+an object of exactly those tokens. A drafter that refuses, or does not answer, is passed over for another.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+
+from sdcp.errors import InvalidContent, MalformedBody
+from sdcp.machines import inputs
+from sdcp.machines.effects import ChooseDrafter, ReadLog, SendAssignment, SendDrafter, StoreTokens
+from sdcp.machines.router_steps import HAS_DRAFTER, Effects, Point, Step, Stepping, ended_by
+from sdcp.messages.contract import Action, Sampling
+from sdcp.messages.output import Event
+from sdcp.messages.round import Assignment
+from sdcp.messages.session import SessionState
+
+
+class Drafting(Stepping):
+    """Choose, PUT drafter, read and store the tokens, assign."""
+
+    @property
+    @abstractmethod
+    def _current_sampling(self) -> Sampling | None:
+        """The profile that assignments carry, once it was updated (6.6)."""
+
+    def _choose_drafter(self) -> Effects:
+        but = (self._wanted or frozenset()) | self._refusing
+        return self._ask(Step.CHOOSING_DRAFTER, ChooseDrafter(self.contract, but))
+
+    def _drafter_chosen(self, event: inputs.DrafterChosen) -> Effects:
+        if self._step is not Step.CHOOSING_DRAFTER or self._pausing:
+            return []
+        if event.base_uri is not None and event.base_uri not in self._refusing:
+            return self._send_drafter(event.base_uri)
+        self._refusing.clear()
+        self._awaited = ChooseDrafter(self.contract, self._wanted or frozenset())
+        return self._pause()
+
+    def _send_drafter(self, drafter: str) -> Effects:
+        self.drafter = drafter
+        self._put = self._assignment(drafter)
+        return self._ask(Step.PUTTING, SendDrafter(self._verifier_uri, self._put))
+
+    def _assignment(self, drafter: str) -> Assignment:
+        point = self._point
+        return Assignment(
+            session=self.session,
+            epoch=self.epoch,
+            contract=self.contract,
+            verifier=self._verifier_uri,
+            drafter=drafter,
+            prompt=self._prompt,
+            round=point.round,
+            sampling=self._current_sampling,
+            committed=point.committed,
+            digest=point.digest,
+            committed_tokens=point.ref if point.committed else None,
+            m_init=self._patience.m_init,
+        )
+
+    def _drafter_put(self, state: SessionState) -> Effects:
+        ended = ended_by(state)
+        if ended is not None:
+            return self._end(ended)
+        self._wanted = None
+        if (state.committed, state.digest) == (self._point.committed, self._point.digest):
+            return self._assign(replace(self._point, round=state.round))
+        self._point = Point(state.round, state.committed, state.digest)
+        return self._read_committed()
+
+    def _read_committed(self) -> Effects:
+        return self._ask(Step.READING, ReadLog(self._log, self._recorded.end))
+
+    def _committed_read(self, event: object) -> Effects:
+        """The drafter begins where the verifier said, so it needs exactly those tokens."""
+        try:
+            if isinstance(event, inputs.LogRead):
+                self._recorded.take(event.start, event.data, event.etag)
+        except (InvalidContent, MalformedBody) as fault:
+            self._refusal = fault
+            return self._give_up()
+        digest = self._recorded.digest_at(self._point.committed)
+        if self._recorded.fence > self.epoch or digest not in (None, self._point.digest):
+            return self._fence()
+        if digest is None:  # the log did not answer, or with less than the verifier says is in it
+            self._awaited = ReadLog(self._log, self._recorded.end)
+            return self._pause()
+        return self._ask(Step.STORING_COMMITTED, StoreTokens(tuple(self._recorded.tokens[: self._point.committed])))
+
+    def _assign(self, point: Point) -> Effects:
+        self._point = point
+        return self._send_assignment(Step.ASSIGNING)
+
+    def _send_assignment(self, step: Step) -> Effects:
+        if self.drafter is None:
+            raise RuntimeError("an assignment goes to the drafter that the verifier was told of")
+        return self._ask(step, SendAssignment(self.drafter, self._assignment(self.drafter)))
+
+    def _assignment_taken(self, event: inputs.AssignmentTaken) -> Effects:
+        self._refusing.clear()
+        self._waited_ms = 0
+        return self._next()
+
+    def _assignment_refused(self, event: inputs.AssignmentRefused) -> Effects:
+        if self.drafter is not None:
+            self._refusing.add(self.drafter)
+        self._wanted = self._wanted or frozenset()
+        return self._choose_drafter()
+
+    def _drafter_lost(self, event: inputs.DrafterLost) -> Effects:
+        if self.drafter is None or self._step not in HAS_DRAFTER:
+            return []
+        self._wanted = frozenset((self.drafter,))
+        return self._next() if self._step is Step.RUNNING else []
+
+    def _drafter_needed(self, message: Event) -> Effects:
+        """An event says so (D17), unless the verifier sent it before it answered the last PUT drafter."""
+        if self._step not in HAS_DRAFTER or message.committed < self._point.committed:
+            return []
+        if self._step is Step.ASSIGNING and message.committed == self._point.committed:
+            return []
+        switch = message.kind == Action.SWITCH and self.drafter is not None
+        self._wanted = frozenset((self.drafter or "",)) if switch else frozenset()
+        return self._next() if self._step is Step.RUNNING else []
