@@ -209,6 +209,26 @@ def test_rule_2_needs_a_seed_to_be_a_vector(tmp_path: Path, capsys: pytest.Captu
     assert "seed" in one_line(save(tmp_path, content), capsys)
 
 
+@pytest.mark.parametrize(
+    ("kind", "change", "told"),
+    [
+        ("speculative", {"q": [[1.0]]}, "one row of V numbers for each token"),
+        ("greedy", {"logits": [[0.0, 1.0]]}, "M + 1 rows of V numbers"),
+        ("greedy", {"tokens": [1000] * 5}, "tokens below V"),
+        ("self_decode", {"rule": 3}, "not registered"),
+        ("draft_length", {"limit": 65}, "from 0 to 64"),
+        ("uniform", {"seed": 2**64}, "from 0 to"),
+        ("uniform", {"seed": True}, "an integer"),
+    ],
+)
+def test_members_that_do_not_fit_together_or_their_range(
+    kind: str, change: dict[str, Any], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = load(kind)
+    content["cases"][0] |= change
+    assert told in one_line(save(tmp_path, content), capsys)
+
+
 def test_no_files_are_no_failures(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 0
     assert capsys.readouterr().out == "0 passed, 0 failed\n"

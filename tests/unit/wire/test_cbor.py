@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tracemalloc
 from enum import IntEnum
+from types import MappingProxyType
 
 import pytest
 
@@ -268,6 +269,7 @@ def test_members_of_enumerations_and_tuples_go_as_what_they_are() -> None:
         RED = 300
 
     assert encode((Colour.RED, True)) == bytes.fromhex("8219012cf5")
+    assert encode(MappingProxyType({"a": 1})) == encode({"a": 1})
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, 1j, [set()]])
