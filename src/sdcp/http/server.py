@@ -14,22 +14,23 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 
 from sdcp.http.exchange import Handler
 from sdcp.http.identity import TrustPolicy
 from sdcp.http.limits import ServerLimits
 from sdcp.http.server_connection import ServerConnection
+from sdcp.http.tls import telling_why
 
 Report = Callable[[str, BaseException], None]
 
+_logger = logging.getLogger("sdcp.http")
 _BACKLOG = 512
 _ACCEPT_PAUSE_S = 0.1  # when the process has run out of file descriptors
 
 
 def report_to_log(what: str, error: BaseException) -> None:
     """The default `report`: the logger `sdcp.http`, with the traceback."""
-    logging.getLogger("sdcp.http").error(what, exc_info=error)
+    _logger.error(what, exc_info=error)
 
 
 class Server:
@@ -123,14 +124,17 @@ class Server:
         """The TLS handshake, within its deadline. A peer without an acceptable certificate gets no further (D3)."""
         limits = self.limits
         loop = asyncio.get_running_loop()
-        with suppress(OSError):  # TLS alerts and timeouts among them: the peer's fault, and it has been told
-            await loop.connect_accepted_socket(
-                lambda: ServerConnection(self),
-                accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=limits.handshake_s,
-                ssl_shutdown_timeout=limits.close_s,
-            )
+        try:
+            with telling_why(accepted):
+                await loop.connect_accepted_socket(
+                    lambda: ServerConnection(self),
+                    accepted,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=limits.handshake_s,
+                    ssl_shutdown_timeout=limits.close_s,
+                )
+        except OSError as error:  # alerts and timeouts among them: the peer's fault, and it has been told
+            _logger.info("a client was refused in the TLS handshake: %s", error)
 
     async def _stop_accepting(self) -> None:
         if self._accepting is not None:

@@ -117,7 +117,10 @@ class ServerConnection(Connection):
             self.h2.terminate_connection(ErrorCode.ENHANCE_YOUR_CALM)
             return
         stream.task = self.loop.create_task(self._serve(stream, self._refusal(size)))
+        self._server.requests += 1
         self._tasks.add(stream.task)
+        # Not in a `finally` of the task: one that is cancelled before its first step never gets there.
+        stream.task.add_done_callback(lambda task: self._ended(stream, task))
 
     def _request(self, fields: tuple[tuple[bytes, bytes], ...], received: ReceivedBody) -> tuple[Request, int]:
         """The request, and the size of its header list as RFC 9113 section 6.5.2 counts it."""
@@ -141,7 +144,6 @@ class ServerConnection(Connection):
         return None
 
     async def _serve(self, stream: ServerStream, refusal: ProblemError | None) -> None:
-        self._server.requests += 1
         try:
             response = problem_response(refusal) if refusal is not None else await self._answer(stream)
             await self._respond(stream, response)
@@ -153,8 +155,6 @@ class ServerConnection(Connection):
         except Exception as error:  # a body that is an iterator may raise anything
             self._server.report(f"{stream.request.method} {stream.request.path}: the answer broke off", error)
             self.reset(stream, ErrorCode.INTERNAL_ERROR)
-        finally:
-            self._ended(stream)
 
     async def _answer(self, stream: ServerStream) -> Response:
         request = stream.request
@@ -168,12 +168,11 @@ class ServerConnection(Connection):
             self._server.report(f"{request.method} {request.path}: the handler failed", error)
             return problem_response(InternalFault("an internal fault; it has been logged here"))
 
-    def _ended(self, stream: ServerStream) -> None:
+    def _ended(self, stream: ServerStream, task: asyncio.Task[None]) -> None:
         """The handler is done, one way or another."""
         server = self._server
         server.requests -= 1
-        if stream.task is not None:
-            self._tasks.discard(stream.task)
+        self._tasks.discard(task)
         stream.received.drop()
         if stream.sent_all and not stream.closed:
             stream.queue_wait.begin(self.loop.time())  # from here on the client's reading is all we wait for

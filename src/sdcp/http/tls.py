@@ -1,17 +1,23 @@
 """TLS contexts of section 5.1: TLS 1.3 only, certificates on both sides, ALPN `h2` and nothing else.
 
 Python's `ssl` completes a handshake in which no protocol was agreed, so a context alone cannot insist on `h2`:
-the connection classes ask `negotiated_h2` before they read a byte, and abort otherwise.
+the connection classes ask `negotiated_h2` before they read a byte, and abort otherwise. And asyncio closes a connection
+whose handshake fails without sending the alert that says why: `telling_why` sends it.
 
 Not here: who the peer is and what it may do (`sdcp.http.identity`), and making certificates (`sdcp.http.authority`).
 """
 
 from __future__ import annotations
 
+import socket
 import ssl
 from asyncio import BaseTransport
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sdcp.errors import ConfigurationError
 
@@ -35,7 +41,7 @@ class TlsFiles:
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
     """A context that asks every client for a certificate of `files.ca`. Raises ConfigurationError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _TellingContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
     # Connections live for hours: a session ticket would only cost every handshake one more record.
     context.num_tickets = 0
@@ -58,6 +64,48 @@ def negotiated_h2(transport: BaseTransport) -> bool:
     """Whether this connection runs TLS 1.3 and agreed on `h2` by ALPN (5.1)."""
     tls = transport.get_extra_info("ssl_object")
     return tls is not None and tls.version() == "TLSv1.3" and tls.selected_alpn_protocol() == ALPN
+
+
+@contextmanager
+def telling_why(accepted: socket.socket) -> Iterator[None]:
+    """Around a server's handshake on `accepted`: when it fails, the client is sent the TLS alert that says why."""
+    token = _accepted.set(accepted)
+    try:
+        yield
+    finally:
+        _accepted.reset(token)
+
+
+_accepted: ContextVar[socket.socket | None] = ContextVar("accepted", default=None)
+
+
+class _TellingContext(ssl.SSLContext):
+    """A context whose connections send what OpenSSL has written for the peer when a handshake fails."""
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *rest: Any, **named: Any) -> ssl.SSLObject:
+        tls = super().wrap_bio(incoming, outgoing, *rest, **named)
+        if isinstance(tls, _TellingObject):
+            tls.outgoing, tls.accepted = outgoing, _accepted.get()
+        return tls
+
+
+class _TellingObject(ssl.SSLObject):
+    outgoing: ssl.MemoryBIO
+    accepted: socket.socket | None
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            if self.accepted is not None:
+                with suppress(OSError):
+                    self.accepted.send(self.outgoing.read())
+            raise
+
+
+_TellingContext.sslobject_class = _TellingObject
 
 
 def _load(context: ssl.SSLContext, files: TlsFiles) -> ssl.SSLContext:

@@ -76,7 +76,10 @@ class RawClient:
             data = await self.reader.read(65536)
             if not data:
                 raise ConnectionResetError("the server closed the connection")
-            self.h2.receive_data(data)
+            try:
+                self.h2.receive_data(data)
+            except ngh2.ConnectionStateError:  # both sides have said GOAWAY, and all streams are done
+                raise ConnectionResetError("the connection has ended") from None
             self.seen += self.h2.events()
 
     async def status(self, stream_id: int) -> int:
@@ -104,10 +107,13 @@ def serving(pki: Pki) -> Callable[..., object]:
     """`async with serving(handler, limits=..., client_limits=...) as (server, client, base)`."""
 
     @asynccontextmanager
-    async def serve(handler, *, client=None, **options) -> AsyncIterator[tuple[Server, Client, str]]:  # noqa: ANN001, ANN003
-        async with asyncio.timeout(PATIENCE_S), Server(handler, pki.server, **options) as server:
-            async with Client(pki.client, **(client or {})) as caller:
-                yield server, caller, f"https://127.0.0.1:{server.port}"
+    async def serve(handler, *, client=None, **options) -> AsyncIterator[tuple[Server, Client, str]]:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            Server(handler, pki.server, **options) as server,
+            Client(pki.client, **(client or {})) as caller,
+        ):
+            yield server, caller, f"https://127.0.0.1:{server.port}"
 
     return serve
 
