@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from safetensors import SafetensorError, safe_open
 
 from sdcp.errors import ConfigurationError
 from sdcp.http.authority import init_authority, issue
@@ -319,9 +320,21 @@ def _drafter_model(draft: str, target: Path) -> str:
     engine, _, path = draft.partition("+")
     lines = [f'[model]\nengine = "{"ngram+transformers" if path else engine}"']
     lines += [f"path = {_quoted(Path(path).resolve())}"] if path else []
-    if not path:  # lookup knows no model: the vocabulary is the target's
-        lines += [f"tokenizer = {_quoted(target.resolve() / 'tokenizer.json')}"]
+    if not path:  # lookup knows no model: vocabulary and tokenizer are the target's
+        lines += [f"vocabulary = {_vocabulary(target)}"]
+        lines += [f"tokenizer = {_quoted(target.resolve() / 'tokenizer.json')}"] if target.is_dir() else []
     return "\n".join(lines) + "\n"
+
+
+def _vocabulary(target: Path) -> int:
+    """V of a model folder or of a reference model."""
+    try:
+        if target.is_dir():
+            return int(json.loads((target / "config.json").read_text())["vocab_size"])
+        with safe_open(target, framework="numpy") as file:
+            return int(file.get_slice("logits").get_shape()[-1])
+    except (OSError, ValueError, LookupError, SafetensorError) as fault:
+        raise ConfigurationError(f"{target}: is no model: {fault}") from None
 
 
 def _quoted(value: object) -> str:
