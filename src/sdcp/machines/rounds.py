@@ -246,7 +246,7 @@ class Rounds:
             case StaleBase():
                 self._heard_round = max(self._heard_round, event.last_round or 0)
                 return [*self._release(), *self._fetch_output()]
-            case QUnavailable() if round_.rewrites < REWRITES:
+            case QUnavailable() if round_.rows is not None and round_.rewrites < REWRITES:
                 round_.rewrites += 1
                 self._awaited = WriteRows(round_.number, len(round_.tokens))
                 return self._again()

@@ -556,6 +556,12 @@ def test_unavailable_rows_are_written_again_for_the_same_tokens_and_not_for_ever
     assert bench.tell(ProposalRefused(1, errors.QUnavailable("evicted"))) == [ReleaseRows(1), EndSession()]
 
 
+def test_under_rule_1_there_are_no_rows_to_write_again() -> None:
+    bench = Bench()
+    bench.proposed()
+    assert bench.tell(ProposalRefused(1, errors.QUnavailable("what rows?"))) == [EndSession()]
+
+
 @pytest.mark.requirement("S6.9-problem-limit")
 @pytest.mark.decision("D16", "D31")
 def test_a_drafter_refused_sdcp_limit_proposes_the_first_token_alone() -> None:
