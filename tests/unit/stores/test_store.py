@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.stores.samples import commit, fence
 
 from sdcp.errors import Conflict, Forbidden, MalformedBody, PreconditionFailed
 from sdcp.ports import LogFencedError, LogMovedError, ObjectMissingError, StoreFullError
+from tests.unit.stores.samples import commit, fence
 
 
 async def test_an_object_is_given_back_as_it_was_put(make_store):

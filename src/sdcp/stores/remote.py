@@ -1,0 +1,240 @@
+"""A cache behind `sdcp cache`, or behind anything that speaks docs/mlc.md, over mutual TLS.
+
+Only URIs under the configured prefixes are asked for, redirects are not followed, and an answer is read no further than
+its caller allows (D11). New objects and logs go to the first prefix. Objects travel on a connection of their own, so
+that a round's append never waits behind somebody's rows.
+
+What is repeated when an answer is lost: reads, leases, deletions, and the creation of an object, which names its octets
+once and for all. An append never is: its writer reads the log and knows (docs/mlc.md, lost answer).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from sdcp.errors import ConfigurationError
+from sdcp.http.client import Answer, Client
+from sdcp.http.faults import AnswerTooLarge, TransportError
+from sdcp.http.identity import CACHE, normalize_uri
+from sdcp.http.resources import CBOR, CBOR_SEQ, OCTETS, url
+from sdcp.messages.lease import Lease
+from sdcp.ports import (
+    LogFencedError,
+    LogMovedError,
+    LogSlice,
+    ObjectMissingError,
+    StoreFullError,
+    StoreUnavailableError,
+)
+from sdcp.stores.store import NAME
+from sdcp.wire.problem import decode_problem
+
+MAX_LOG = 64 << 20
+_NAME_OCTETS = 16
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/\d+")
+
+
+class RemoteCache:
+    """`sdcp.ports.Cache` over HTTP. `client` is shared, and closed by who made it."""
+
+    def __init__(
+        self, client: Client, prefixes: Sequence[str], *, deadline_s: float = 5.0, expect_role: str | None = CACHE
+    ) -> None:
+        """`prefixes` are base URIs of caches; `deadline_s` covers each call with all its tries.
+
+        `expect_role` is the role that the servers' certificates must bear. Raises ConfigurationError.
+        """
+        self._client = client
+        self._deadline_s = deadline_s
+        self._expect_role = expect_role
+        self._prefixes = tuple(_prefix(prefix) for prefix in prefixes)
+        self._leased: dict[str, tuple[str, ...]] = {}  # which caches know of a lease; most often one
+
+    def allows(self, ref: str) -> bool:
+        """See `Cache.allows`."""
+        return self._split(ref, "objects") is not None or self._split(ref, "logs") is not None
+
+    # -- objects ------------------------------------------------------------------------------------------------------
+
+    async def fetch(self, ref: str, *, at_most: int) -> bytes:
+        """See `Cache.fetch`. What is returned is one buffer, never copied after it was put together."""
+        target = url(*self._required(ref, "objects"))
+        answer = await self._call("GET", target, [("accept", OCTETS)], idempotent=True, objects=True, max_bytes=at_most)
+        if answer.status == 404:
+            raise ObjectMissingError(f"{ref} is absent or was evicted")
+        if answer.status != 200:
+            raise _unavailable(ref, answer)
+        return answer.body
+
+    async def create(self, data: bytes | memoryview) -> str:
+        """See `Cache.create`."""
+        target = url(self._prefixes[0], "objects/{name}", f"o{secrets.token_urlsafe(_NAME_OCTETS)}")
+        answer = await self._call("PUT", target, [("content-type", OCTETS)], data, idempotent=True, objects=True)
+        if answer.status in (413, 507):
+            raise StoreFullError(_detail(answer))
+        if answer.status not in (200, 201):
+            raise _unavailable(target, answer)
+        return target
+
+    async def delete(self, ref: str) -> None:
+        """See `Cache.delete`."""
+        answer = await self._call("DELETE", url(*self._required(ref, "objects")), idempotent=True)
+        if answer.status not in (204, 404, 409):
+            raise _unavailable(ref, answer)
+
+    # -- leases -------------------------------------------------------------------------------------------------------
+
+    async def lease(self, lease: str, refs: Sequence[str], ttl_ms: int) -> None:
+        """See `Cache.lease`. All or nothing over several caches too: if one refuses, the others are released."""
+        by_prefix: dict[str, list[str]] = {}
+        for ref in refs:
+            prefix, _, name = self._required(ref, "objects")
+            by_prefix.setdefault(prefix, []).append(name)
+        before = self._leased.get(lease, ())
+        self._leased[lease] = tuple(dict.fromkeys((*before, *by_prefix)))
+        try:
+            for prefix, names in by_prefix.items():
+                await self._lease_at(prefix, lease, names, ttl_ms)
+        except (ObjectMissingError, StoreFullError):
+            if not before:
+                with suppress(StoreUnavailableError):
+                    await self.release(lease)
+            raise
+
+    async def _lease_at(self, prefix: str, lease: str, names: Iterable[str], ttl_ms: int) -> None:
+        target = url(prefix, "leases/{lease}", lease)
+        body = Lease(objects=tuple(names), ttl_ms=ttl_ms).encode()
+        answer = await self._call("PUT", target, [("content-type", CBOR)], body, idempotent=True)
+        if answer.status == 404:
+            raise ObjectMissingError(_detail(answer))
+        if answer.status == 507:
+            raise StoreFullError(_detail(answer))
+        if answer.status != 204:
+            raise _unavailable(target, answer)
+
+    async def release(self, lease: str) -> None:
+        """See `Cache.release`."""
+        for prefix in self._leased.get(lease, self._prefixes[:1]):
+            target = url(prefix, "leases/{lease}", lease)
+            answer = await self._call("DELETE", target, idempotent=True)
+            if answer.status not in (204, 404):
+                raise _unavailable(target, answer)
+        self._leased.pop(lease, None)
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def new_log(self, name: str) -> str:
+        """See `Cache.new_log`."""
+        return url(self._prefixes[0], "logs/{name}", name)
+
+    async def append(self, ref: str, data: bytes, etag: str | None) -> str:
+        """See `Cache.append`. Sent once: without an answer it is unknown whether it was done."""
+        condition = ("if-none-match", "*") if etag is None else ("if-match", etag)
+        answer = await self._call(
+            "PATCH", url(*self._required(ref, "logs")), [("content-type", CBOR_SEQ), condition], data
+        )
+        if answer.status == 412:
+            raise LogMovedError(_detail(answer))
+        if answer.status == 409:
+            raise LogFencedError(_detail(answer))
+        if answer.status == 507:
+            raise StoreFullError(_detail(answer))
+        if answer.status not in (200, 201, 204) or "etag" not in answer.headers:
+            raise _unavailable(ref, answer)
+        return answer.headers["etag"]
+
+    async def read_log(self, ref: str, start: int = 0, stop: int | None = None) -> LogSlice:
+        """See `Cache.read_log`."""
+        last = "" if stop is None else str(max(start, stop - 1))
+        fields = [("accept", CBOR_SEQ)]
+        if start or stop is not None:
+            fields.append(("range", f"bytes={start}-{last}"))
+        target = url(*self._required(ref, "logs"))
+        answer = await self._call("GET", target, fields, idempotent=True, max_bytes=MAX_LOG)
+        if answer.status == 404:
+            return LogSlice(start, b"", None)
+        if answer.status not in (200, 206, 416) or "etag" not in answer.headers:
+            raise _unavailable(ref, answer)
+        length = None if stop is None else max(0, stop - start)
+        return LogSlice(start, _from(ref, start, answer)[:length], answer.headers["etag"])
+
+    # -- one call -----------------------------------------------------------------------------------------------------
+
+    async def _call(
+        self,
+        method: str,
+        target: str,
+        headers: Iterable[tuple[str, str]] = (),
+        body: bytes | memoryview | None = None,
+        *,
+        idempotent: bool = False,
+        objects: bool = False,
+        max_bytes: int | None = None,
+    ) -> Answer:
+        try:
+            return await self._client.request(
+                method,
+                target,
+                headers=headers,
+                body=body,
+                deadline_s=self._deadline_s,
+                idempotent=idempotent,
+                objects=objects,
+                max_bytes=max_bytes,
+                expect_role=self._expect_role,
+            )
+        except AnswerTooLarge as fault:
+            raise ValueError(f"{target} is larger than the {max_bytes} octets that are read") from fault
+        except TransportError as fault:
+            raise StoreUnavailableError(str(fault)) from fault
+
+    def _required(self, ref: str, kind: str) -> tuple[str, str, str]:
+        """Base URI, path and name, as `url` takes them. Raises ValueError for what is not allowed (D11)."""
+        split = self._split(ref, kind)
+        if split is None:
+            raise ValueError(f"{ref} is none of the {kind} under the configured cache prefixes")
+        return split
+
+    def _split(self, ref: str, kind: str) -> tuple[str, str, str] | None:
+        try:
+            parent, _, name = normalize_uri(ref).rpartition("/")
+        except ValueError:
+            return None
+        for prefix in self._prefixes:
+            if parent == f"{prefix}/{kind}" and NAME.fullmatch(name):
+                return prefix, f"{kind}/{{name}}", name
+        return None
+
+
+def _prefix(prefix: str) -> str:
+    try:
+        normal = normalize_uri(prefix)
+    except ValueError:
+        normal = ""
+    if not normal.startswith("https://") or "?" in normal or "#" in normal:
+        raise ConfigurationError(f"cache prefix {prefix!r} is not an https URI without query and fragment")
+    return normal.rstrip("/")
+
+
+def _from(ref: str, start: int, answer: Answer) -> bytes:
+    """The octets from `start` on, whether the server took the range, ignored it, or has none of it."""
+    if answer.status == 416:
+        return b""
+    if answer.status == 200:
+        return answer.body[start:]
+    match = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
+    if match is None or int(match[1]) != start:
+        raise StoreUnavailableError(f"{ref}: the server answered with another range than was asked for")
+    return answer.body
+
+
+def _detail(answer: Answer) -> str:
+    return decode_problem(answer.status, answer.headers.get("content-type"), answer.body).detail
+
+
+def _unavailable(ref: str, answer: Answer) -> StoreUnavailableError:
+    detail = _detail(answer) if answer.status >= 400 else "that is no answer to this request"
+    return StoreUnavailableError(f"{ref}: status {answer.status}: {detail}")

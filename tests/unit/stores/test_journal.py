@@ -1,0 +1,354 @@
+"""What the journal keeps through kills, power cuts, full disks and rot (6.8, docs/mlc.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from sdcp.errors import ConfigurationError
+from sdcp.ports import LogFencedError, LogMovedError, StoreFullError, StoreUnavailableError
+from sdcp.stores.frames import HEAD_SIZE
+from sdcp.stores.journal import Journal
+from sdcp.stores.segments import Segment, Sizes
+from sdcp.stores.store import LogDamagedError
+from tests.unit.stores.samples import commit, fence
+
+SMALL = Sizes(segment=2048, ahead=512)
+
+
+async def fill(journal: Journal, log: str, rounds: int) -> bytes:
+    whole, version = b"", None
+    for number in range(rounds):
+        version = (await journal.append(log, commit(1, number), version)).version
+        whole += commit(1, number)
+    return whole
+
+
+def crashed(folder: Path, to: Path) -> Path:
+    """The folder as a process that is killed now leaves it."""
+    shutil.copytree(folder, to)
+    return to
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.journal"))
+
+
+async def test_all_is_there_again_after_a_clean_end_and_after_a_kill(tmp_path):
+    journal = Journal(tmp_path / "a", sizes=SMALL)
+    logs = {name: await fill(journal, name, 20) for name in ("s", "t")}
+    killed = crashed(tmp_path / "a", tmp_path / "b")
+    states = {name: journal.state(name) for name in logs}
+    journal.close()
+    assert len(segments(tmp_path / "a")) > 2, "the test is to cross segments"
+    for folder in (tmp_path / "a", killed):
+        again = Journal(folder, sizes=SMALL)
+        for name, whole in logs.items():
+            assert again.read(name, 0, None) == (whole, states[name])
+        again.close()
+
+
+async def test_fences_and_epochs_are_known_again(tmp_path):
+    journal = Journal(tmp_path)
+    version = (await journal.append("s", commit(1) + fence(2) + commit(7), None)).version
+    journal.close()
+    journal = Journal(tmp_path)
+    for data in (commit(1), fence(7)):
+        with pytest.raises(LogFencedError):
+            await journal.append("s", data, version)
+    await journal.append("s", fence(8), version)
+    journal.close()
+
+
+async def test_versions_rise_over_restarts_whether_or_not_anything_was_appended(tmp_path):
+    seen = []
+    for run in range(6):
+        journal = Journal(tmp_path)
+        seen.append(next(journal.versions))
+        if run % 2:
+            seen.append((await journal.append(f"log{run}", fence(1), None)).version)
+        journal.close()
+    assert seen == sorted(set(seen))
+    assert len(segments(tmp_path)) <= 4, "starts without appends leave no segments behind"
+
+
+async def test_appends_that_wait_share_a_sync(tmp_path, monkeypatch):
+    journal = Journal(tmp_path)
+    gate, entered = threading.Event(), threading.Event()
+    sync = os.fdatasync
+
+    def slow(fd: int) -> None:
+        entered.set()
+        gate.wait()
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    first = asyncio.ensure_future(journal.append("first", fence(1), None))
+    await asyncio.to_thread(entered.wait)
+    rest = [asyncio.ensure_future(journal.append(f"log{number}", fence(1), None)) for number in range(50)]
+    await asyncio.sleep(0)  # they are in the queue now
+    assert journal.state("first") is None, "nothing is visible before it is durable"
+    gate.set()
+    await asyncio.gather(first, *rest)
+    assert journal.syncs == 2
+    journal.close()
+
+
+async def test_an_append_is_answered_after_the_sync_and_not_before(tmp_path, monkeypatch):
+    order = []
+    sync = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (sync(fd), order.append("sync"))[0])
+    journal = Journal(tmp_path)
+    await journal.append("s", fence(1), None)
+    order.append("answer")
+    assert order == ["sync", "answer"]
+    journal.close()
+
+
+async def test_two_appends_of_one_log_in_one_batch_are_decided_in_turn(tmp_path):
+    journal = Journal(tmp_path)
+    outcomes = await asyncio.gather(
+        *(journal.append("s", commit(1, number), None) for number in range(10)), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes[1:]] == [LogMovedError] * 9
+    assert journal.read("s", 0, None)[0] == commit(1, 0)
+    journal.close()
+
+
+async def test_a_torn_tail_is_cut_and_said(tmp_path, caplog):
+    """Every length of a frame that was being written when the process was killed."""
+    journal = Journal(tmp_path / "a")
+    whole = await fill(journal, "s", 2)
+    before = crashed(tmp_path / "a", tmp_path / "before")
+    await journal.append("s", commit(1, 9), journal.state("s").version)
+    end = journal._segments.newest.end
+    journal.close()
+    octets = segments(tmp_path / "a")[0].read_bytes()
+    begun = len(whole) + HEAD_SIZE + 2 * ((end - HEAD_SIZE - 3 * len(commit(1))) // 3)
+    for cut in range(begun + 1, end, 7):
+        folder = crashed(before, tmp_path / f"cut{cut}")
+        segments(folder)[0].write_bytes(octets[:cut])
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            again = Journal(folder)
+        assert again.read("s", 0, None)[0] == whole
+        assert "cut a torn tail" in caplog.text
+        await again.append("s", commit(1, 3), again.state("s").version)
+        again.close()
+        again = Journal(folder)
+        assert again.read("s", 0, None)[0] == whole + commit(1, 3)
+        again.close()
+
+
+async def test_a_batch_that_reached_the_disk_out_of_order_is_torn_too(tmp_path, monkeypatch):
+    """Sectors of one write may land in any order: whole frames behind a broken one, none of them answered."""
+    journal = Journal(tmp_path / "a")
+    whole = await fill(journal, "s", 2)
+    entered, gate, sync = threading.Event(), threading.Event(), os.fdatasync
+    syncs = iter(range(2))
+
+    def observed(fd: int) -> None:
+        if next(syncs) == 0:
+            entered.set()
+            gate.wait()
+        else:
+            crashed(tmp_path / "a", tmp_path / "b")  # written, not yet synced, the mark behind
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", observed)
+    waiting = [asyncio.ensure_future(journal.append("first", fence(1), None))]
+    await asyncio.to_thread(entered.wait)
+    waiting += [asyncio.ensure_future(journal.append(name, fence(1), None)) for name in ("t", "u", "v")]
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*waiting)
+    monkeypatch.undo()
+    journal.close()
+    path = segments(tmp_path / "b")[0]
+    octets = bytearray(path.read_bytes())
+    octets[octets.index(b"t" + fence(1))] ^= 1
+    path.write_bytes(octets)
+    again = Journal(tmp_path / "b")
+    assert again.read("s", 0, None)[0] == whole
+    assert [again.state(name) is None for name in ("first", "t", "u", "v")] == [False, True, True, True]
+    again.close()
+
+
+async def test_a_damaged_record_refuses_its_log_by_name_and_no_other(tmp_path):
+    journal = Journal(tmp_path)
+    await fill(journal, "bad", 3)
+    good = await fill(journal, "good", 3)
+    journal.close()
+    path = segments(tmp_path)[0]
+    octets = bytearray(path.read_bytes())
+    octets[octets.index(commit(1, 1)) + 5] ^= 0x40
+    path.write_bytes(octets)
+    journal = Journal(tmp_path)
+    assert journal.damaged == ["bad"]
+    with pytest.raises(LogDamagedError, match="'bad'"):
+        journal.read("bad", 0, None)
+    with pytest.raises(LogDamagedError, match="'bad'"):
+        await journal.append("bad", commit(1, 9), 1)
+    assert journal.read("good", 0, None)[0] == good
+    await journal.append("good", commit(1, 9), journal.state("good").version)
+    journal.close()
+
+
+async def test_the_last_record_was_acknowledged_so_it_is_damaged_not_torn(tmp_path):
+    """Only the mark beside the segments tells this from a torn tail."""
+    journal = Journal(tmp_path / "a")
+    await fill(journal, "s", 3)
+    folder = crashed(tmp_path / "a", tmp_path / "b")
+    journal.close()
+    path = segments(folder)[0]
+    octets = bytearray(path.read_bytes())
+    octets[octets.index(commit(1, 2)) + 5] ^= 0x40
+    path.write_bytes(octets)
+    journal = Journal(folder)
+    assert journal.damaged == ["s"]
+    journal.close()
+
+
+@pytest.mark.parametrize("spoil", ["header", "truncated", "gone", "head", "older gone"])
+async def test_damage_that_names_no_log_stops_the_start(tmp_path, spoil):
+    journal = Journal(tmp_path, sizes=SMALL)
+    await fill(journal, "s", 20)
+    journal.close()
+    first, last = segments(tmp_path)[0], segments(tmp_path)[-1]
+    if spoil == "gone":
+        last.unlink()
+    elif spoil == "older gone":
+        first.unlink()
+    else:
+        octets = bytearray(last.read_bytes())
+        if spoil == "truncated":
+            octets = octets[: len(octets) // 2]
+        else:
+            octets[HEAD_SIZE + 9 if spoil == "header" else 9] ^= 1
+        last.write_bytes(octets)
+    with pytest.raises(ConfigurationError, match="journal"):
+        Journal(tmp_path, sizes=SMALL)
+
+
+async def test_damage_found_by_a_read_refuses_the_log_too(tmp_path):
+    journal = Journal(tmp_path)
+    whole = await fill(journal, "s", 3)
+    path = segments(tmp_path)[0]
+    octets = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(octets.index(commit(1, 1)))
+        file.write(b"\xff")
+    assert journal.read("s", 0, len(commit(1, 0)))[0] == commit(1, 0)
+    with pytest.raises(LogDamagedError):
+        journal.read("s", 0, len(whole))
+    with pytest.raises(LogDamagedError):
+        await journal.append("s", commit(1, 9), journal._logs["s"].state.version)
+    journal.close()
+
+
+async def test_a_full_disk_refuses_before_anything_is_written_and_service_resumes(tmp_path, monkeypatch):
+    journal = Journal(tmp_path / "a", sizes=SMALL)
+    whole = await fill(journal, "s", 2)
+    version = journal.state("s").version
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    refused = 0
+    while not refused:
+        try:
+            version = (await journal.append("s", commit(1, 5), version)).version
+            whole += commit(1, 5)
+        except StoreFullError:
+            refused += 1
+    assert journal.read("s", 0, None)[0] == whole
+    monkeypatch.undo()
+    await journal.append("s", commit(1, 6), version)
+    killed = crashed(tmp_path / "a", tmp_path / "b")
+    journal.close()
+    again = Journal(killed, sizes=SMALL)
+    assert again.read("s", 0, None)[0] == whole + commit(1, 6)
+    again.close()
+
+
+async def test_a_full_disk_at_a_new_segment_leaves_the_old_one_in_use(tmp_path, monkeypatch):
+    journal = Journal(tmp_path / "a", sizes=Sizes(segment=600, ahead=64))
+    whole = await fill(journal, "s", 3)
+    version = journal.state("s").version
+
+    def full(path: Path, octets: bytes) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sdcp.stores.segments.write_synced", full)
+    with pytest.raises(StoreFullError):
+        await journal.append("s", commit(1, 3, tokens=200), version)
+    monkeypatch.undo()
+    killed = crashed(tmp_path / "a", tmp_path / "b")
+    await journal.append("s", commit(1, 3, tokens=200), version)
+    journal.close()
+    for folder, expected in ((killed, whole), (tmp_path / "a", whole + commit(1, 3, tokens=200))):
+        again = Journal(folder)
+        assert again.read("s", 0, None)[0] == expected
+        again.close()
+
+
+async def test_after_a_failed_sync_no_append_is_taken_until_a_restart(tmp_path, monkeypatch):
+    """fsync may report an error once and success afterwards, with the data lost: it must not be believed again."""
+    journal = Journal(tmp_path)
+    version = (await journal.append("s", commit(1), None)).version
+    real = os.fdatasync
+
+    def failing(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", failing)
+    with pytest.raises(StoreUnavailableError):
+        await journal.append("s", commit(1, 2), version)
+    monkeypatch.setattr(os, "fdatasync", real)
+    with pytest.raises(StoreUnavailableError, match="restart"):
+        await journal.append("t", commit(1, 2), None)
+    assert journal.read("s", 0, None)[0] == commit(1), "what was acknowledged is still read"
+    journal.close()
+    again = Journal(tmp_path)
+    assert again.read("s", 0, None)[0].startswith(commit(1))
+    again.close()
+
+
+async def test_a_caller_that_goes_away_leaves_the_others_their_answers(tmp_path):
+    journal = Journal(tmp_path)
+    gone = asyncio.ensure_future(journal.append("s", commit(1), None))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert (await journal.append("t", commit(1), None)).epoch == 1
+    assert journal.read("s", 0, None)[0] in (b"", commit(1))
+    journal.close()
+
+
+async def test_a_batch_larger_than_a_segment_is_taken(tmp_path):
+    journal = Journal(tmp_path, sizes=Sizes(segment=100, ahead=10))
+    data = commit(1, 1, tokens=500)
+    await journal.append("s", data, None)
+    await journal.append("t", data, None)
+    journal.close()
+    journal = Journal(tmp_path)
+    assert journal.read("t", 0, None)[0] == journal.read("s", 0, None)[0] == data
+    journal.close()
+
+
+def test_writing_goes_on_after_a_short_write(tmp_path, monkeypatch):
+    (tmp_path / "x").touch()
+    segment = Segment(tmp_path / "x", 1, 0)
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, octets, at: real(fd, memoryview(octets)[:3], at))
+    segment.write(b"0123456789")
+    assert segment.read(0, 20) == b"0123456789"
+    segment.close()
