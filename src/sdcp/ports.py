@@ -125,6 +125,10 @@ class Target(Engine, Protocol):
         """Score all jobs in one ragged batch, apply their rules, keep the KV of the accepted prefix only."""
         ...
 
+    def next_logits(self, session: bytes, prefix: Sequence[int], length: int) -> npt.NDArray[np.float32]:
+        """Return the logits [V] after `prefix[:length]`, by a pass of one token: for checks, not for rounds (D32)."""
+        ...
+
 
 class Drafter(Engine, Protocol):
     """A draft model. Its own randomness is independent of the contract's seed (6.4, D31)."""

@@ -79,6 +79,13 @@ class BigramTarget(Bigram):
         """Score and judge each job."""
         return [judge(job, _Positions(self, job)) for job in jobs]
 
+    def next_logits(self, session: bytes, prefix: Sequence[int], length: int) -> Logits:
+        """Return the table's row after the last token."""
+        logits = self.after(prefix, length)
+        if logits is None:
+            raise InvalidContent("The model has no distribution after an empty prefix: give a prompt (D26).")
+        return logits
+
 
 class _Positions:
     """The logits of a job's positions, looked up when asked for."""
