@@ -39,10 +39,8 @@ def check_greedy(target: Path, answer: Answer) -> int:
     engine = load_target("transformers" if target.is_dir() else "bigram", target)
     differences = compare(engine, answer.prompt_token_ids, answer.token_ids)
     for difference in differences:
-        print(
-            f"  token {difference.index}: {difference.token}, plain decoding {difference.plain}, gap {difference.gap:.2e}",
-            file=sys.stderr,
-        )
+        where = f"  token {difference.index}: {difference.token}, plain decoding {difference.plain}"
+        print(f"{where}, gap {difference.gap:.2e}", file=sys.stderr)
     wrong = [difference for difference in differences if difference.gap >= NEAR_TIE]
     print(
         f"  {len(answer.token_ids)} tokens compared with plain greedy decoding: "
