@@ -12,7 +12,7 @@ from sdcp.errors import Conflict
 from sdcp.ports import LogMovedError, LogSlice, ObjectMissingError, StoreUnavailableError
 from sdcp.stores.store import NAME, LogDamagedError, Store
 
-NAME_BITS = 128
+_NAME_OCTETS = 16  # 128 random bits
 
 
 class LocalCache:
@@ -27,7 +27,7 @@ class LocalCache:
 
     def allows(self, ref: str) -> bool:
         """See `Cache.allows`."""
-        return ref.startswith((self._objects, self._logs)) and NAME.fullmatch(ref.rpartition("/")[2]) is not None
+        return any(_name(ref, prefix) is not None for prefix in (self._objects, self._logs))
 
     async def fetch(self, ref: str, *, at_most: int) -> bytes:
         """See `Cache.fetch`; what is returned is not copied."""
@@ -38,7 +38,7 @@ class LocalCache:
 
     async def create(self, data: bytes | memoryview) -> str:
         """See `Cache.create`."""
-        name = secrets.token_urlsafe(NAME_BITS // 8)
+        name = secrets.token_urlsafe(_NAME_OCTETS)
         await self.store.put(f"o{name}", data, self.owner)
         return f"{self._objects}o{name}"
 
@@ -78,10 +78,15 @@ class LocalCache:
         return LogSlice(start, data, None if state is None else str(state.version))
 
     def _name(self, ref: str, prefix: str) -> str:
-        name = ref.removeprefix(prefix)
-        if name == ref or not NAME.fullmatch(name):
+        name = _name(ref, prefix)
+        if name is None:
             raise ValueError(f"{ref} is not under {prefix}")
         return name
+
+
+def _name(ref: str, prefix: str) -> str | None:
+    name = ref.removeprefix(prefix)
+    return name if name != ref and NAME.fullmatch(name) else None
 
 
 def _version(etag: str | None) -> int | None:

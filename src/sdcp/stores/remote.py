@@ -33,6 +33,7 @@ from sdcp.stores.store import NAME
 from sdcp.wire.problem import decode_problem
 
 MAX_LOG = 64 << 20
+_MAX_PROBLEM = 64 << 10
 _NAME_OCTETS = 16
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/\d+")
 
@@ -62,11 +63,14 @@ class RemoteCache:
     async def fetch(self, ref: str, *, at_most: int) -> bytes:
         """See `Cache.fetch`. What is returned is one buffer, never copied after it was put together."""
         target = url(*self._required(ref, "objects"))
-        answer = await self._call("GET", target, [("accept", OCTETS)], idempotent=True, objects=True, max_bytes=at_most)
+        limit = max(at_most, _MAX_PROBLEM)  # a refusal may be longer than the object would be
+        answer = await self._call("GET", target, [("accept", OCTETS)], idempotent=True, objects=True, max_bytes=limit)
         if answer.status == 404:
             raise ObjectMissingError(f"{ref} is absent or was evicted")
         if answer.status != 200:
             raise _unavailable(ref, answer)
+        if len(answer.body) > at_most:
+            raise ValueError(f"{ref} has {len(answer.body)} octets, and at most {at_most} are read")
         return answer.body
 
     async def create(self, data: bytes | memoryview) -> str:
