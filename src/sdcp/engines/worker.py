@@ -82,9 +82,13 @@ class DraftWorker:
         )
 
     async def draft(self, job: DraftJob) -> tuple[DraftResult, float]:
-        """Draft for a session; return the result and the milliseconds of its pass (without the wait for it)."""
+        """Draft for a session; return the result and t_d, the milliseconds of one position of its pass (6.2).
+
+        A pass is as long as its longest job, so a short job in long company is not taken for slow; the wait for the
+        pass is not in it.
+        """
         result = await self._lane.round(job, job.count)
-        return result, self._lane.last_pass_ms
+        return result, self._lane.last_position_ms
 
     def close(self, session: bytes) -> None:
         """Give the session's KV back once no job of it waits."""
@@ -132,7 +136,7 @@ class _Lane(Generic[Result]):
         self._busy = _Busy(time.monotonic)
         self._counts = {"rounds": 0, "round_passes": 0, "round_tokens": 0, "prefill_passes": 0, "failures": 0}
         self._times_ms = {"round_ms": 0.0, "prefill_ms": 0.0}
-        self.last_pass_ms = 0.0
+        self.last_position_ms = 0.0
 
     @property
     def waiting(self) -> int:
@@ -244,7 +248,7 @@ class _Lane(Generic[Result]):
 
     def _count(self, batch: Batch, elapsed_ms: float) -> None:
         kind = "prefill" if batch.prefill else "round"
-        self.last_pass_ms = elapsed_ms
+        self.last_position_ms = elapsed_ms / max(1, *(ticket.size for ticket in batch.tickets))
         self._counts[f"{kind}_passes"] += 1
         self._times_ms[f"{kind}_ms"] += elapsed_ms
         if not batch.prefill:

@@ -75,6 +75,10 @@ class Model(Section):
     threads: int | None = Field(None, ge=1, description="Threads of the engine; absent: torch decides.")
     capacity: int = Field(16, ge=1, description="Sessions that may hold KV at once.")
 
+    def options(self) -> dict[str, Any]:
+        """What the file sets for the engine itself; engines refuse an option that they do not have."""
+        return self.model_dump(exclude={"engine", "path", "tokenizer"}, exclude_unset=True)
+
 
 class CachePrefixes(Section):
     """`[cache]`: the caches whose objects and logs may be used (D11). New logs and objects go to the first."""

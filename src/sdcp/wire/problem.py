@@ -81,6 +81,12 @@ def decode_problem(status: int, content_type: str | None, body: bytes) -> Proble
     return error
 
 
+def decode_session_state(content_type: str | None, body: bytes) -> Mapping[str, object]:
+    """Return the member `session-state` of a problem (D2), in its JSON form; empty when there is none."""
+    state = _members(content_type, body).get("session-state")
+    return state if isinstance(state, dict) else {}
+
+
 def _members(content_type: str | None, body: bytes) -> Mapping[str, object]:
     if (content_type or "").partition(";")[0].strip().lower() != MEDIA_TYPE:
         return {}

@@ -1,0 +1,26 @@
+"""Token arrays in the multi-level cache: `prompt` and `committed_tokens` by reference (D11, D20)."""
+
+from __future__ import annotations
+
+from sdcp.errors import InvalidContent, MalformedBody, Overloaded
+from sdcp.machines.effects import FetchTokens
+from sdcp.machines.inputs import TokensFetched, TokensUnavailable
+from sdcp.messages.fields import TOKENS
+from sdcp.ports import Cache, ObjectMissingError, StoreUnavailableError
+from sdcp.wire import cbor
+
+
+async def fetch_tokens(cache: Cache, effect: FetchTokens) -> TokensFetched | TokensUnavailable:
+    """Perform FetchTokens: 503 for what cannot be had now, 422 for what is no such object (D20)."""
+    ref = effect.ref
+    if not cache.allows(ref):
+        return TokensUnavailable(ref, InvalidContent(f"{ref} is not under a cache prefix that is configured here."))
+    try:
+        data = await cache.fetch(ref, at_most=effect.at_most)
+        return TokensFetched(ref, TOKENS.parse(cbor.decode(data, limit=effect.at_most)))
+    except (ObjectMissingError, StoreUnavailableError) as fault:
+        return TokensUnavailable(ref, Overloaded(f"{ref} cannot be fetched now: {fault}"))
+    except MalformedBody as fault:
+        return TokensUnavailable(ref, InvalidContent(f"{ref} is not one CBOR array of tokens: {fault.detail}"))
+    except ValueError as fault:
+        return TokensUnavailable(ref, InvalidContent(f"{ref} is not one CBOR array of tokens: {fault}"))
