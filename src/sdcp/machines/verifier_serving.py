@@ -234,8 +234,8 @@ class Serving:
         """The round's record is durable and valid: verdict, output and what follows, in one step."""
         self._committed.apply(done.record, done.start, len(done.round.tokens))
         self._effects += [Reply(each.request, self._committed.verdict) for each in done.round.waiting]
-        self._effects += self._desk.release()
         self._act(done.record.action, self_decoded=done.round.proposal is None)
+        self._effects += self._desk.release()  # after the end, if this is one: the last tokens come with it
         self._assign_all()
         self._go_on(done.load)
 
