@@ -58,6 +58,7 @@ class DurableStore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Open the folder, making it if need be. Raises ConfigurationError: in use, not writable, or damaged."""
+        self.folder = folder
         self._clock = clock
         self._disk_bytes = disk_bytes
         self._lock = threading.Lock()
