@@ -56,7 +56,10 @@ async def make(context: Context[CacheSettings]) -> CacheRole:
     """Open the store of the settings. Raises ConfigurationError."""
     settings = context.settings
     store = DurableStore(
-        settings.store.directory, memory_bytes=settings.store.memory_bytes, disk_bytes=settings.store.disk_bytes
+        settings.store.directory,
+        memory_bytes=settings.store.memory_bytes,
+        disk_bytes=settings.store.disk_bytes,
+        sync_objects=settings.store.sync_objects,
     )
     base_path = urlsplit(settings.server.base_uri or "").path
     return CacheRole(store, context.metrics, base_path=base_path, body_bytes=settings.limits.body_bytes)

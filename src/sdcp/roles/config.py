@@ -154,6 +154,9 @@ class Store(Section):
     directory: FilePath = Field(description="Folder of the durable level.")
     memory_bytes: int = Field(256 << 20, ge=0, description="Octets of objects kept in memory.")
     disk_bytes: int = Field(8 << 30, ge=1 << 16, description="Octets of objects and logs on disk.")
+    sync_objects: bool = Field(
+        False, description="Sync each object too (logs always are); else a power cut may lose the last ones, whole."
+    )
 
 
 class Api(Section):

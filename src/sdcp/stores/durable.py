@@ -5,9 +5,11 @@
     folder/leases/    one file for each lease
     folder/lock       held while a process has the folder open
 
-What survives: a killed process loses nothing that was answered. A power cut loses no append, and no object unless
-`sync_objects` is off; it may lose leases of the last seconds, and bring back objects deleted then. After a restart each
-lease begins its time anew, since the clock that measured it is gone: too long does no harm, too short would.
+What survives: a killed process loses nothing that was answered. A power cut loses no append, and leaves no object
+partial. Without `sync_objects` it may lose the objects of the last seconds, which then are absent as if evicted: most
+objects are rows of a round that is over before a disk has seen them, and nobody should wait for one. It may also lose
+the leases of the last seconds, and bring back objects deleted in them. After a restart each lease begins its time anew,
+since the clock that measured it is gone: too long does no harm, too short would.
 
 Why versions never come twice: they begin with the number of the journal's segment that the run made and synced before
 it served anybody, and a folder's segments are numbered upwards only.
@@ -53,7 +55,7 @@ class DurableStore:
         *,
         memory_bytes: int = 256 << 20,
         disk_bytes: int = 8 << 30,
-        sync_objects: bool = True,
+        sync_objects: bool = False,
         sizes: Sizes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
