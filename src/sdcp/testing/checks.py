@@ -1,0 +1,120 @@
+"""What must be so at every moment of a world, whatever fails in it (1.3, 4.2, 6.3 step 8, 6.7, 6.8).
+
+The watch sees each record at the moment at which it becomes durable, and each answer of a verifier at the moment at
+which it leaves. It computes the chain and the validity of records by itself, with nothing of `sdcp.machines`. Whatever
+does not hold raises `Broken`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from sdcp.machines.effects import Refuse, Reply
+from sdcp.messages.contract import Contract
+from sdcp.messages.output import Output
+from sdcp.messages.record import CommitRecord, Record, parse_record
+from sdcp.messages.round import Verdict
+from sdcp.messages.session import SessionState
+from sdcp.rules.digest import contract_digest, prefix_digest
+from sdcp.wire import cbor
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+class Watch:
+    """What is durable: `tokens` is the committed output, `records` the valid commit records by round.
+
+    With `plain`, the output must be a prefix of it: what plain decoding of the target gives. `enforces_fences` says
+    whether the store keeps stale records out; else they are in the log, and void.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        prompt: Sequence[int],
+        plain: Sequence[int] | None = None,
+        *,
+        enforces_fences: bool = True,
+    ) -> None:
+        self.tokens: list[int] = []
+        self.records: dict[int, CommitRecord] = {}
+        self.fence = 0
+        self.void = 0
+        self.digests = [prefix_digest(contract_digest(contract.to_plain()), prompt)]
+        self.verdicts: dict[tuple[int, int], Verdict] = {}
+        self._contract = contract
+        self._plain = plain
+        self._enforces_fences = enforces_fences
+        self._round = 0
+
+    # ---- the log -----------------------------------------------------------------------------------------------------
+
+    def appended(self, data: bytes) -> None:
+        """Octets have become durable."""
+        for _, value in cbor.decode_sequence(data):
+            self._take(parse_record(value))
+
+    def _take(self, record: Record) -> None:
+        if not isinstance(record, CommitRecord):
+            _hold(record.epoch > self.fence, f"a fence of epoch {record.epoch} after one of {self.fence}")
+            self.fence = record.epoch
+        elif record.epoch < self.fence:
+            _hold(not self._enforces_fences, f"a record of epoch {record.epoch} after the fence {self.fence} (6.8)")
+            self.void += 1
+        else:
+            self._follow(record)
+
+    def _follow(self, record: CommitRecord) -> None:
+        """A valid record goes on from the last one: rounds, tokens, chain (4.2, 6.3 step 8)."""
+        _hold(record.epoch == max(self.fence, 1), f"epoch {record.epoch} committed under the fence {self.fence}")
+        if self.records or record.tokens:  # a log may begin in the middle of a session, before any token
+            _hold(record.round == self._round + 1, f"round {record.round} after round {self._round}")
+        self._extend(record.tokens)
+        _hold(record.committed == len(self.tokens), f"committed is {record.committed}, not {len(self.tokens)}")
+        _hold(record.digest == self.digests[-1], f"the chain is cut at round {record.round} (4.2)")
+        self.records[record.round] = record
+        self._round = record.round
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self.digests.append(hashlib.sha256(self.digests[-1] + token.to_bytes(4, "big")).digest())
+        before = len(self.tokens)
+        self.tokens += tokens
+        _hold(len(self.tokens) <= self._contract.max_new, "more than max_new tokens are committed (6.3 step 7)")
+        _hold(not set(self._contract.stop) & set(self.tokens[max(before - 1, 0) : -1]), "a token follows a stop token")
+        if self._plain is not None:
+            _hold(list(tokens) == list(self._plain[before : len(self.tokens)]), f"{tokens} at {before} is not plain")
+
+    # ---- what leaves a verifier --------------------------------------------------------------------------------------
+
+    def leaves(self, answer: Reply | Refuse) -> None:
+        """An answer leaves a verifier: what it says must be durable already (6.3 step 8, 6.7)."""
+        message = answer.message if isinstance(answer, Reply) else answer.state
+        match message:
+            case Verdict():
+                self._verdict(message)
+            case Output():
+                shown = tuple(self.tokens[message.from_ : message.from_ + len(message.tokens)])
+                _hold(shown == message.tokens, f"output from {message.from_} shows what the log does not hold (6.7)")
+            case SessionState():
+                known = len(self.digests) > message.committed and self.digests[message.committed] == message.digest
+                _hold(known, f"a session-state names {message.committed} tokens that the log does not hold")
+
+    def _verdict(self, verdict: Verdict) -> None:
+        record = self.records.get(verdict.round)
+        _hold(record is not None, f"the verdict of round {verdict.round} left before its record was durable")
+        assert record is not None
+        said = (verdict.epoch, verdict.emitted, verdict.committed, verdict.digest, verdict.accepted, verdict.action)
+        held = (record.epoch, record.tokens, record.committed, record.digest, record.accepted, record.action)
+        _hold(said == held, f"the verdict of round {verdict.round} is not what its record says")
+        first = self.verdicts.setdefault((verdict.epoch, verdict.round), verdict)
+        _hold(first == verdict, f"round {verdict.round} has two verdicts (6.3 step 3)")
+        _hold(1 <= verdict.m_cap <= self._contract.m_max, f"m_cap is {verdict.m_cap} (6.5.1)")
+
+
+def _hold(holds: bool, what: str) -> None:
+    if not holds:
+        raise Broken(what)

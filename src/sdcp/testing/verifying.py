@@ -1,0 +1,270 @@
+"""A verifier instance of a world: a real target engine, and a machine for each epoch of the session that it holds.
+
+A crash is a restart: the instance comes back at once, at the same URI, and knows nothing. Requests for a session that
+it does not hold get 404, from which routers know that it was lost (D19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sdcp.errors import InvalidContent, ProblemError, QUnavailable, UnknownResource
+from sdcp.machines.control import Busy
+from sdcp.machines.effects import (
+    AppendLog,
+    CloseEngine,
+    DrawRandom,
+    EndSession,
+    FetchRows,
+    FetchTokens,
+    Prefill,
+    ReadLog,
+    Refuse,
+    ReplayVerdict,
+    Reply,
+    SelfDecode,
+    SendEvent,
+    Verify,
+)
+from sdcp.machines.inputs import (
+    DrafterAssigned,
+    EngineFailed,
+    EventDelivered,
+    LogUnanswered,
+    OpenReceived,
+    OutputRequested,
+    PolicyReceived,
+    Prefilled,
+    PrefillFailed,
+    ProposalReceived,
+    RandomDrawn,
+    RowsRefused,
+    SelfDecoded,
+    Superseded,
+    TokensUnavailable,
+    Verified,
+)
+from sdcp.machines.reader import replayed_verdict
+from sdcp.machines.verifier import VerifierSession
+from sdcp.machines.verifier_open import TargetFacts
+from sdcp.messages.output import Event
+from sdcp.messages.round import Assignment, Proposal
+from sdcp.messages.session import Policy, SessionOpen
+from sdcp.ports import PrefillJob, Target, VerifyJob
+from sdcp.testing.driven import Driven, Perform
+from sdcp.testing.network import SILENCE, Answer, Call
+from sdcp.testing.store import Rows
+from sdcp.testing.surroundings import UNREACHABLE, Client, Surroundings
+
+Events = Callable[[Event], Callable[[Call], None]]
+"""How an event arrives at the router."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How verifiers behave. `load` in percent is asked each time; `uniforms(count)` are the values of DrawRandom."""
+
+    load: Callable[[], int]
+    uniforms: Callable[[int], tuple[float, ...]]
+    busy: Busy | None = None
+
+
+class VerifierInstance:
+    """One verifier at a base URI. `performed` is called after each effect of its machines."""
+
+    def __init__(
+        self,
+        uri: str,
+        target: Target,
+        around: Surroundings,
+        habits: Habits,
+        events: Events,
+        performed: Callable[[], None],
+    ) -> None:
+        self.uri = uri
+        self._target = target
+        self._around = around
+        self._habits = habits
+        self._events = events
+        self._performed = performed
+        self._epochs: dict[int, Driven] = {}
+
+    def machine(self, epoch: int) -> VerifierSession | None:
+        """The machine of an epoch, if it is held here."""
+        held = self._epochs.get(epoch)
+        return held.machine if held is not None and isinstance(held.machine, VerifierSession) else None
+
+    def crash(self) -> None:
+        """Lose everything, between two effects."""
+        epochs, self._epochs = self._epochs, {}
+        for held in epochs.values():
+            held.die()
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    def opens(self, message: SessionOpen) -> Callable[[Call], None]:
+        """POST sessions."""
+        return lambda call: self._open(call, self._around.network.carried(message))
+
+    def assigns(self, message: Assignment) -> Callable[[Call], None]:
+        """PUT sessions/{id}/drafter."""
+        return self._request(message, DrafterAssigned)
+
+    def updates(self, message: Policy) -> Callable[[Call], None]:
+        """POST sessions/{id}/policy."""
+        return self._request(message, PolicyReceived)
+
+    def proposes(self, message: Proposal, client: Client) -> Callable[[Call], None]:
+        """POST proposals."""
+        return self._request(message, lambda request, carried: ProposalReceived(request, carried, client))
+
+    def reads(self, start: int, wait_ms: int, client: Client | None = None) -> Callable[[Call], None]:
+        """GET sessions/{id}/output."""
+        return self._request(None, lambda request, _: OutputRequested(request, start, wait_ms, client))
+
+    def _request(self, message: Any, make: Callable[[int, Any], Any]) -> Callable[[Call], None]:
+        def arrive(call: Call) -> None:
+            held = self._serving()
+            if held is None:
+                self._around.network.answer(call, Refuse(0, UnknownResource("No such session.")))
+            else:
+                held.ask(call, lambda request: make(request, self._around.network.carried(message)))
+
+        return arrive
+
+    def _serving(self) -> Driven | None:
+        """The machine of the highest epoch that is open; while none is, the one that is being opened."""
+        opened = [held for held in self._epochs.values() if _phase(held) is not None]
+        return next(reversed(opened or [*self._epochs.values()]), None)
+
+    def _open(self, call: Call, message: SessionOpen) -> None:
+        newest = max(self._epochs, default=0)
+        if message.epoch > newest:
+            self._epochs[message.epoch] = self._begin(message.epoch)
+            newest = message.epoch
+        held = self._epochs.get(message.epoch, self._epochs[newest])
+        held.ask(call, lambda request: OpenReceived(request, message))
+
+    def _begin(self, epoch: int) -> Driven:
+        target, around = self._target, self._around
+        facts = TargetFacts(
+            model=target.model, tokenizer=target.tokenizer, vocabulary=target.vocabulary, context=target.context
+        )
+        machine = VerifierSession(facts, self._habits.busy, enforces_fences=around.store.enforces_fences)
+        held = Driven(machine, around.agenda, around.network, watch=self._leaves, performed=self._performed)
+        return held.able(self._performers(held, epoch))
+
+    def _leaves(self, answer: Reply | Refuse) -> None:
+        """An answer leaves the verifier; after the one to an open, a lower epoch is over here (D19)."""
+        self._around.leaves(answer)
+        self._around.agenda.add(self._supersede)
+
+    def _supersede(self) -> None:
+        opened = [epoch for epoch, held in self._epochs.items() if _phase(held) is not None]
+        for epoch in [epoch for epoch in self._epochs if opened and epoch < max(opened)]:
+            self._epochs.pop(epoch).handle(Superseded())
+
+    # ---- effects -----------------------------------------------------------------------------------------------------
+
+    def _performers(self, held: Driven, epoch: int) -> dict[type, Perform]:
+        store, rows = self._around.store, dict[int, Rows]()
+        width, load = self._target.vocabulary, self._habits.load
+        answers = self._around.network.answer
+        return {
+            FetchTokens: lambda effect: held.send(
+                lambda call: answers(call, store.fetch_tokens(effect)),
+                lambda answer: TokensUnavailable(effect.ref, UNREACHABLE) if answer is SILENCE else answer,
+            ),
+            FetchRows: lambda effect: held.send(
+                lambda call: answers(call, store.fetch_rows(effect, width, rows)),
+                lambda answer: RowsRefused(effect.round, QUnavailable("No answer.")) if answer is SILENCE else answer,
+            ),
+            AppendLog: lambda effect: held.send(
+                lambda call: answers(call, store.append(effect, load())), _or_unanswered
+            ),
+            ReadLog: lambda effect: held.send(lambda call: answers(call, store.read(effect)), _or_unanswered),
+            ReplayVerdict: lambda effect: self._replay(held, effect),
+            SendEvent: lambda effect: self._tell(held, effect.message),
+            Prefill: lambda effect: held.work(lambda: self._prefill(effect)),
+            DrawRandom: lambda effect: held.work(
+                lambda: RandomDrawn(effect.round, self._habits.uniforms(effect.count))
+            ),
+            Verify: lambda effect: held.work(lambda: self._verify(effect, rows)),
+            SelfDecode: lambda effect: held.work(lambda: self._self_decode(effect)),
+            CloseEngine: lambda _: self._target.close(self._around.session),
+            EndSession: lambda _: self._forget(epoch),
+        }
+
+    def _forget(self, epoch: int) -> None:
+        self._epochs.pop(epoch, None)
+
+    def _replay(self, held: Driven, effect: ReplayVerdict) -> None:
+        """Read the record, however often it takes, and answer with its verdict."""
+        store, network = self._around.store, self._around.network
+
+        def read(answer: Answer) -> None:
+            if answer is SILENCE:
+                self._replay(held, effect)
+            else:
+                held.answer(Reply(effect.request, replayed_verdict(self._around.session, effect.round, answer)))
+
+        held.send(lambda call: network.answer(call, store.octets(effect.ref, effect.start)), read)
+
+    def _tell(self, held: Driven, event: Event) -> None:
+        """Send an event until a router answers 204 (D17)."""
+
+        def read(answer: Answer) -> EventDelivered | None:
+            if isinstance(answer, Reply):
+                return EventDelivered(event)
+            self._tell(held, event)
+            return None
+
+        held.send(self._events(event), read)
+
+    def _prefill(self, effect: Prefill) -> Prefilled | PrefillFailed:
+        job = PrefillJob(self._around.session, effect.prefix, len(effect.prefix))
+        if not effect.prefix and not self._target.takes_empty_prompt:
+            return PrefillFailed(InvalidContent("The model has no distribution after an empty prefix (D26)."))
+        while not all(self._target.prefill([job], 1 << 20)):
+            pass
+        return Prefilled()
+
+    def _verify(self, effect: Verify, kept: dict[int, Rows]) -> Verified | EngineFailed:
+        rows = kept.pop(effect.round, None)
+        kept.clear()
+        job = VerifyJob(
+            self._around.session,
+            effect.prefix,
+            effect.length,
+            effect.tokens,
+            effect.rule,
+            effect.profile,
+            effect.luck,
+            rows,
+            effect.room,
+        )
+        try:
+            result = self._target.verify([job])[0]
+        except (ProblemError, ValueError) as fault:
+            return EngineFailed(effect.round, str(fault))
+        return Verified(effect.round, result.accepted, result.additional, self._habits.load())
+
+    def _self_decode(self, effect: SelfDecode) -> SelfDecoded | EngineFailed:
+        session, rule = self._around.session, effect.rule
+        job = VerifyJob(session, effect.prefix, effect.length, (), rule, effect.profile, effect.luck, None, 1)
+        try:
+            token = self._target.verify([job])[0].additional
+        except (ProblemError, ValueError) as fault:
+            return EngineFailed(effect.round, str(fault))
+        assert token is not None  # there was room for one
+        return SelfDecoded(effect.round, token, self._habits.load())
+
+
+def _phase(held: Driven) -> Any:
+    return held.machine.phase if isinstance(held.machine, VerifierSession) else None
+
+
+def _or_unanswered(answer: Answer) -> Any:
+    return LogUnanswered() if answer is SILENCE else answer
