@@ -17,10 +17,11 @@ from typing import Any
 import ngh2
 from ngh2 import Configuration, ErrorCode, Role, Setting
 
-from sdcp.http.connection import Connection, Fields, ReceivedBody, Stream, StreamLost
+from sdcp.http.connection import Connection, Fields, Stream, StreamLost
 from sdcp.http.faults import ProtocolFault, TransportError, Unreachable
 from sdcp.http.identity import TrustPolicy
 from sdcp.http.limits import ClientLimits
+from sdcp.http.received import ReceivedBody
 
 Chunks = AsyncIterator[bytes | memoryview] | AsyncIterator[bytes]
 
@@ -148,8 +149,8 @@ class ClientConnection(Connection):
         except StreamLost:
             pass  # the answer, or its failure, says why
         except Exception as error:  # the caller's iterator failed: so does its request
-            self.reset(stream)
             self._fail_stream(stream, error)
+            self.reset(stream)
 
     def abandon(self, stream: ClientStream) -> None:
         """The caller wants no more of it: tell the server, so that it stops working for us."""
@@ -212,7 +213,10 @@ class ClientConnection(Connection):
         stream = self.streams.get(event.stream_id)
         if stream is None:
             return
-        if event.error_code == ErrorCode.PROTOCOL_ERROR:  # our side found the answer malformed, and reset it
+        if event.local_error is not None:  # it could not be sent
+            fault: TransportError = Unreachable(f"the request was not sent: {event.local_error}", maybe_processed=False)
+            self._end_stream(stream, event.error_code, fault)
+        elif event.error_code == ErrorCode.PROTOCOL_ERROR:  # our side found the answer malformed, and reset it
             fault = ProtocolFault("the answer breaks HTTP/2", maybe_processed=True)
             self._end_stream(stream, event.error_code, fault)
         else:
@@ -228,10 +232,27 @@ class ClientConnection(Connection):
         # The library itself closes, as refused, the streams that the server says it will not process.
         self.leave()
 
+    def _after_flush(self) -> None:
+        """After GOAWAY the library drops requests that were still to be sent, without a word."""
+        if self.leaving and self.streams:
+            for stream in [stream for stream in self.streams.values() if not self._begun(stream)]:
+                self._end_stream(stream, ErrorCode.REFUSED_STREAM)
+
+    def _begun(self, stream: ClientStream) -> bool:
+        """Whether any of the request may have gone out: then the library knows the stream."""
+        try:
+            self.h2.stream_local_window_size(stream.id)
+        except ngh2.StreamUnavailableError:
+            return False
+        except ngh2.NGH2Error:
+            return True
+        return True
+
     def _end_stream(self, stream: ClientStream, code: int | None, failure: TransportError | None = None) -> None:
         self.streams.pop(stream.id, None)
-        self._close_stream(stream, code)
-        self._fail_stream(stream, failure or self._failure(code))
+        failure = failure or self._failure(code)
+        self._close_stream(stream, code, failure)
+        self._fail_stream(stream, failure)
         if not self.streams:
             self._idle_since = self.loop.time()
         self._admit()

@@ -13,14 +13,15 @@ Not here: requests and answers, deadlines, retries.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Any, cast
 
 import ngh2
-from ngh2 import Configuration, ErrorCode, Role, Setting
+from ngh2 import Configuration, ErrorCode, Role
 
+from sdcp.http.frames import CLIENT_PREFACE, WholeFrames
 from sdcp.http.identity import Peer, TrustPolicy
+from sdcp.http.received import ReceivedBody, Wait
 from sdcp.http.tls import negotiated_h2
 
 CHUNK = 64 * 1024
@@ -29,118 +30,6 @@ LOW_WATER = HIGH_WATER // 2
 PING = b"sdcpping"
 
 Fields = Sequence[tuple[bytes, bytes]]
-
-
-class Wait:
-    """How long somebody has waited for the peer, and how much the peer has moved in that time."""
-
-    __slots__ = ("moved", "since", "waited_s")
-
-    def __init__(self) -> None:
-        self.since: float | None = None
-        self.waited_s = 0.0
-        self.moved = 0
-
-    def begin(self, now: float) -> None:
-        """The wait begins."""
-        self.since = now
-
-    def end(self, now: float) -> None:
-        """The wait is over, for now."""
-        if self.since is not None:
-            self.waited_s += now - self.since
-            self.since = None
-
-    def overdue(self, now: float, patience_s: float, bytes_per_s: float) -> bool:
-        """Whether a peer that owes us at least `bytes_per_s` has used up its `patience_s` seconds besides."""
-        return self.since is not None and self.waited_s + now - self.since > patience_s + self.moved / bytes_per_s
-
-
-class ReceivedBody:
-    """The bytes received on one stream, acknowledged as they are taken. One reader at a time."""
-
-    __slots__ = ("_chunks", "_connection", "_dropped", "_failure", "_stream_id", "_waiter", "ended", "held", "wait")
-
-    def __init__(self, connection: Connection, stream_id: int, ended: bool) -> None:
-        self._connection = connection
-        self._stream_id = stream_id
-        self._chunks: deque[bytes] = deque()
-        self._failure: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._dropped = False
-        self.ended = ended
-        self.held = 0  # bytes received and not yet acknowledged
-        self.wait = Wait()
-
-    def feed(self, data: bytes, ended: bool) -> None:
-        """More has come; `ended`: and that was all."""
-        self.ended = ended
-        self.wait.moved += len(data)
-        if self._dropped:
-            self._connection.acknowledge(self._stream_id, len(data))
-        elif data:
-            self._chunks.append(data)
-            self.held += len(data)
-        self._wake()
-
-    def fail(self, failure: Exception) -> None:
-        """Nothing more will come; whoever reads past what is here gets `failure`."""
-        if not self.ended and self._failure is None:
-            self._failure = failure
-            self._wake()
-
-    def drop(self) -> None:
-        """Nobody will read: acknowledge all that is here and all that may come, so that others get the window."""
-        self._dropped = True
-        self._chunks.clear()
-        if self.held:
-            self._connection.acknowledge(self._stream_id, self.held)
-            self.held = 0
-
-    async def next_chunk(self) -> bytes | None:
-        """The next bytes, or None at the end. Raises what `fail` was given."""
-        while not self._chunks:
-            if self.ended:
-                return None
-            if self._failure is not None:
-                raise self._failure
-            await self._more()
-        return self._take()
-
-    async def read(self, limit: int, too_large: Callable[[int], Exception]) -> bytes:
-        """All that comes, at most `limit` bytes; raises `too_large(limit)` when it is more."""
-        if self.ended and len(self._chunks) == 1:  # a small body that came with its head: the usual case
-            if self.held > limit:
-                raise too_large(limit)
-            return self._take()
-        parts: list[bytes] = []
-        size = 0
-        while (chunk := await self.next_chunk()) is not None:
-            size += len(chunk)
-            if size > limit:
-                raise too_large(limit)
-            parts.append(chunk)
-        return b"".join(parts)
-
-    def _take(self) -> bytes:
-        chunk = self._chunks.popleft()
-        self.held -= len(chunk)
-        self._connection.acknowledge(self._stream_id, len(chunk), soon=not self.ended)
-        return chunk
-
-    async def _more(self) -> None:
-        loop = self._connection.loop
-        self._waiter = loop.create_future()
-        self.wait.begin(loop.time())
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            self.wait.end(loop.time())
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class Stream:
@@ -179,8 +68,9 @@ class Connection(asyncio.Protocol):
         self._trust = trust
         self._writers: set[Stream] = set()
         self.fault: str | None = None  # why we gave the connection up, when the peer broke the protocol
-        self._paused = self._scheduled = self._broken = False
+        self._paused = self._scheduled = self._broken = self._handling = False
         self._pinged = False
+        self._frames = WholeFrames(CLIENT_PREFACE if self.role is Role.SERVER else 0)
         self._handlers: dict[type, Callable[[Any], None]] = self._event_handlers()
 
     # -- what the two ends add ----------------------------------------------------------------------------------------
@@ -227,16 +117,12 @@ class Connection(asyncio.Protocol):
         self.heard_at = self.loop.time()
         self._pinged = False
         try:
-            self.h2.receive_data(data)
+            self.h2.receive_data(self._frames.cut(data))
             events = self.h2.events()
         except ngh2.NGH2Error as error:
             self._fail(error)
             return
-        handlers = self._handlers
-        for event in events:
-            handler = handlers.get(type(event))
-            if handler is not None:
-                handler(event)
+        self._handle(events)
         self.flush()
 
     def pause_writing(self) -> None:
@@ -267,6 +153,9 @@ class Connection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Hand to the transport what the windows allow, and wake the writers whose queues have drained."""
+        if self._handling:  # after the last event, so that nobody sees the library ahead of its events
+            self.schedule()
+            return
         self._scheduled = False
         transport = self.transport
         if self._broken or transport is None or transport.is_closing():
@@ -274,13 +163,16 @@ class Connection(asyncio.Protocol):
         try:
             while not self._paused and (data := self.h2.data_to_send(CHUNK)):
                 transport.write(data)
+            events = self.h2.events()
         except ngh2.NGH2Error as error:
             self._fail(error)
             return
+        if events:  # sending ends streams too
+            self._handle(events)
         if self._writers:
             self._wake_writers()
         self._after_flush()
-        if not self.h2.want_read and not self.h2.want_write:
+        if not self._broken and not self.h2.want_read and not self.h2.want_write:
             self._broken = True
             transport.close()
 
@@ -337,7 +229,7 @@ class Connection(asyncio.Protocol):
                 self.h2.reset_stream(stream.id, code)
             except ngh2.NGH2Error:
                 return
-            self.schedule()
+            self.flush()
 
     def ping_if_silent(self, now: float, silence_s: float) -> None:
         """PING a peer that was silent for `silence_s`; give up one that has not answered after as long again."""
@@ -356,6 +248,17 @@ class Connection(asyncio.Protocol):
         self._broken = True
         if self.transport is not None:
             self.transport.abort()
+
+    def _handle(self, events: Sequence[Any]) -> None:
+        handlers = self._handlers
+        self._handling = True
+        try:
+            for event in events:
+                handler = handlers.get(type(event))
+                if handler is not None:
+                    handler(event)
+        finally:
+            self._handling = False
 
     def _fail(self, error: Exception) -> None:
         """The peer broke the protocol or a limit of it: nothing more can be said on this connection."""
@@ -391,25 +294,9 @@ class Connection(asyncio.Protocol):
             else:
                 stream.writer.set_exception(failure)
 
-    def _close_stream(self, stream: Stream, code: int | None) -> None:
-        """The stream is over: fail its reader and its writer."""
+    def _close_stream(self, stream: Stream, code: int | None, failure: Exception | None = None) -> None:
+        """The stream is over: fail its writer, and its reader with `failure` if the body was not complete."""
         stream.closed = True
         if stream.writer is not None:
             self._release(stream, StreamLost(code))
-        stream.received.fail(StreamLost(code))
-
-
-__all__ = [
-    "CHUNK",
-    "HIGH_WATER",
-    "PING",
-    "Configuration",
-    "Connection",
-    "ErrorCode",
-    "ReceivedBody",
-    "Role",
-    "Setting",
-    "Stream",
-    "StreamLost",
-    "Wait",
-]
+        stream.received.fail(failure or StreamLost(code))

@@ -16,7 +16,7 @@ from sdcp.errors import BodyTooLarge, MalformedBody
 from sdcp.http.identity import Peer
 
 if TYPE_CHECKING:
-    from sdcp.http.connection import ReceivedBody
+    from sdcp.http.received import ReceivedBody
 
 Headers = Mapping[str, str]
 Body = bytes | memoryview | AsyncIterator[bytes]

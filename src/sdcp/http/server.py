@@ -54,7 +54,7 @@ class Server:
         self.trust = trust or TrustPolicy()
         self.host = host
         self.port = port
-        self.draining = asyncio.Event()
+        self.draining = asyncio.Event()  # set when nothing new is accepted any more
         self.connections: set[ServerConnection] = set()
         self.requests = 0  # under way, on all connections
         self._tls = tls
@@ -79,8 +79,8 @@ class Server:
 
         Clients are told by GOAWAY (RFC 9113 section 6.8), so that none of their requests is lost or done twice.
         """
-        self.draining.set()
         await self._stop_accepting()
+        self.draining.set()
         for connection in list(self.connections):
             connection.begin_drain()
         finished = await self._wait_closed(grace_s)
@@ -125,6 +125,9 @@ class Server:
         limits = self.limits
         loop = asyncio.get_running_loop()
         try:
+            # asyncio does this only for sockets made as IPPROTO_TCP, which accepted ones are not. Without it an answer
+            # that follows a WINDOW_UPDATE waits for the client's delayed ACK, 40 ms.
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with telling_why(accepted):
                 await loop.connect_accepted_socket(
                     lambda: ServerConnection(self),

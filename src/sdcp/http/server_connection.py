@@ -19,9 +19,10 @@ import ngh2
 from ngh2 import Configuration, ErrorCode, Role, Setting
 
 from sdcp.errors import InternalFault, Overloaded, ProblemError
-from sdcp.http.connection import Connection, ReceivedBody, Stream, StreamLost
+from sdcp.http.connection import Connection, Stream, StreamLost
 from sdcp.http.exchange import Request, Response
 from sdcp.http.problems import HeadersTooLarge, RequestTimeout, problem_response
+from sdcp.http.received import ReceivedBody
 
 if TYPE_CHECKING:
     from sdcp.http.server import Server
