@@ -1,0 +1,202 @@
+"""Ragged passes over many sessions: their KV, and attention without padding (6.3).
+
+Words: a *piece* is the run of new tokens that one session adds to a pass; a pass lays all pieces end to end, so linear
+layers see one matrix [N, width] with nothing wasted. Attention goes piece by piece over the session's own KV and over
+no more of it than there is: no row can see another session, and a short session does not pay for a long one.
+KV grows in steps with its session; going back to the accepted prefix forgets tokens and moves no data.
+
+Queries go through attention in tiles of a few positions, never less than 8 rows, over keys rounded up to 16. On the CPU
+this makes a row's result the same whatever tile, pass or batch it rides in (measured, and tested): half of what makes
+greedy output repeat bit for bit (D32). The other half are linear layers that do the same (`linears`).
+
+Not here: models, sampling, threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+STEP = 64
+"""KV room grows to a multiple of this many tokens, and by at least half."""
+
+LEAST_ROWS, MOST_ROWS = 8, 24
+"""Query rows (positions times heads that share a KV head) of one attention call on the CPU."""
+
+ROUND = 16
+"""Keys of one attention call are rounded up to a multiple of this; what is beyond is hidden."""
+
+
+class SessionKV:
+    """Keys and values of one session, by layer [KV heads, room, head width], and the tokens that they belong to."""
+
+    def __init__(self, head: tuple[int, ...] = ()) -> None:
+        self.head = head
+        """Tokens before the prefix: BOS when the prompt is empty (D26)."""
+        self.tokens: list[int] = []
+        self._confirmed = 0
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def pending(self, prefix: Sequence[int], length: int) -> list[int]:
+        """Go back to what agrees with `prefix[:length]`; return the tokens still to compute, at least the last one.
+
+        What once agreed is not compared again, since a committed prefix only grows. Empty only if all is empty.
+        """
+        total = len(self.head) + length
+        last = max(total - 1, 0)
+        agreed = min(self._confirmed, last, len(self.tokens))
+        while agreed < min(last, len(self.tokens)) and self.tokens[agreed] == self._token(prefix, agreed):
+            agreed += 1
+        self.cut(agreed)
+        self._confirmed = agreed
+        return [self._token(prefix, index) for index in range(agreed, total)]
+
+    def cut(self, count: int) -> None:
+        """Forget all but the first `count` tokens."""
+        del self.tokens[count:]
+
+    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store keys and values [n, KV heads, width] from position `start`; return all [KV heads, room, width]."""
+        stop = start + len(keys)
+        stored = self._layers.get(layer)
+        if stored is None or stored[0].shape[1] < stop:
+            old = stored or (None, None)
+            stored = self._layers[layer] = (_grown(old[0], keys, stop), _grown(old[1], values, stop))
+        for room, new in zip(stored, (keys, values), strict=True):
+            room[:, start:stop] = new.transpose(0, 1)
+        return stored
+
+    def _token(self, prefix: Sequence[int], index: int) -> int:
+        shift = len(self.head)
+        return self.head[index] if index < shift else prefix[index - shift]
+
+
+def _grown(old: Tensor | None, new: Tensor, stop: int) -> Tensor:
+    """A larger room that holds what the old one held."""
+    held = 0 if old is None else old.shape[1]
+    room = -(-max(stop, held + held // 2) // STEP) * STEP
+    grown = new.new_zeros(new.shape[1], room, new.shape[2])  # what is hidden must still be finite
+    if old is not None:
+        grown[:, :held] = old
+    return grown
+
+
+@dataclass(slots=True)
+class Piece:
+    """New tokens of one session; the last `wanted` of them need logits."""
+
+    kv: SessionKV
+    tokens: list[int]
+    wanted: int = 0
+
+    @property
+    def start(self) -> int:
+        """Position of the first new token."""
+        return len(self.kv.tokens)
+
+
+@dataclass(slots=True)
+class _Tile:
+    """Consecutive positions of one piece: rows `low`..`high` of the pass. `mask` [query rows, keys] adds to scores."""
+
+    low: int
+    high: int
+    mask: Tensor
+
+
+@dataclass(slots=True)
+class _Run:
+    """One piece inside a pass: its rows and its tiles."""
+
+    piece: Piece
+    low: int
+    high: int
+    tiles: dict[tuple[int, int | None], list[_Tile]] = field(default_factory=dict)
+
+
+class Pass:
+    """One forward pass: ids and positions [N] of all pieces end to end, and attention over the KV of each."""
+
+    def __init__(self, pieces: Sequence[Piece], device: torch.device, width: int) -> None:
+        """A token not below `width`, which a drafter may not know (D5), is embedded as token 0."""
+        self.device = device
+        self._runs: list[_Run] = []
+        low = 0
+        for piece in pieces:
+            self._runs.append(_Run(piece, low, low + len(piece.tokens)))
+            low += len(piece.tokens)
+        known = [token if token < width else 0 for piece in pieces for token in piece.tokens]
+        self.ids = torch.tensor(known, device=device)
+        places = [index for piece in pieces for index in range(piece.start, piece.start + len(piece.tokens))]
+        self.highest = max(places)
+        self.positions = torch.tensor(places, device=device)
+        self.attended = 0
+
+    def wanted(self) -> list[int]:
+        """Rows that need logits, in order."""
+        return [row for run in self._runs for row in range(run.high - run.piece.wanted, run.high)]
+
+    def commit(self) -> None:
+        """Count the new tokens as held; called once all layers are through."""
+        for run in self._runs:
+            run.piece.kv.tokens += run.piece.tokens
+
+    def attend(
+        self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, scale: float | None, window: int | None = None
+    ) -> Tensor:
+        """Store this layer's keys and values [N, KV heads, width] and attend with queries [N, heads, width].
+
+        window: how many keys a position sees, itself included; None: all before it. Returns [N, heads, width].
+        """
+        self.attended += 1
+        shared = queries.shape[1] // keys.shape[1]
+        results = []
+        for run in self._runs:
+            part = slice(run.low, run.high)
+            held = run.piece.kv.write(layer, run.piece.start, keys[part], values[part])
+            tiles = self._tiles(run, shared, window, queries.dtype)
+            results += [_attend(queries[tile.low : tile.high], *held, tile, shared, scale) for tile in tiles]
+        return results[0] if len(results) == 1 else torch.cat(results)
+
+    def _tiles(self, run: _Run, shared: int, window: int | None, dtype: torch.dtype) -> list[_Tile]:
+        """Cut a run into tiles; the cut is the same in every layer of the same shape."""
+        tiles = run.tiles.get((shared, window))
+        if tiles is None:
+            tiles = run.tiles[shared, window] = self._cut(run, shared, window, dtype)
+        return tiles
+
+    def _cut(self, run: _Run, shared: int, window: int | None, dtype: torch.dtype) -> list[_Tile]:
+        size = max(1, MOST_ROWS // shared) if self.device.type == "cpu" else run.high - run.low
+        tiles = []
+        for low in range(run.low, run.high, size):
+            high = min(low + size, run.high)
+            first = run.piece.start + low - run.low
+            tiles.append(_Tile(low, high, _mask(first, high - low, window, shared, dtype, self.device)))
+        return tiles
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, tile: _Tile, shared: int, scale: float | None) -> Tensor:
+    """Attend with queries [n, heads, width] of one tile. Heads that share a KV head are folded into its rows."""
+    n, heads, width = queries.shape
+    rows, seen = tile.mask.shape
+    folded = queries.reshape(n, heads // shared, shared, width).permute(1, 2, 0, 3).reshape(-1, shared * n, width)
+    if rows > shared * n:
+        folded = functional.pad(folded, (0, 0, 0, rows - shared * n))
+    result = functional.scaled_dot_product_attention(
+        folded[None], keys[None, :, :seen], values[None, :, :seen], attn_mask=tile.mask, scale=scale
+    )
+    kept = result[0, :, : shared * n].reshape(heads // shared, shared, n, -1)
+    return kept.permute(2, 0, 1, 3).reshape(n, heads, -1)
+
+
+def _mask(first: int, n: int, window: int | None, shared: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What positions first..first+n-1 may see, repeated for each head that shares a KV head, then filled up."""
+    place = torch.arange(first, first + n, device=device)[:, None]
+    key = torch.arange(-(-(first + n) // ROUND) * ROUND, device=device)[None]
+    hidden = key > place if window is None else (key > place) | (key <= place - window)
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf).repeat(shared, 1)
+    return functional.pad(mask, (0, 0, 0, max(0, LEAST_ROWS - len(mask))))

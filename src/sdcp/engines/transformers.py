@@ -1,0 +1,275 @@
+"""Target and drafter on torch and transformers, on the CPU or a GPU (6.2, 6.3).
+
+Many sessions are scored in one ragged pass; each keeps the KV of its accepted prefix and goes back to it by forgetting
+tokens. Rule 1 is judged on the device; rule 2 on the host in float64, position by position, up to the first rejection.
+
+Not here: the arithmetic of passes (`ragged`), loading (`causal`), the worker's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sdcp.engines.causal import CausalModel
+from sdcp.engines.digests import model_digest
+from sdcp.engines.ragged import Piece, SessionKV
+from sdcp.engines.rounds import draft_row, evaluated, judge, sample
+from sdcp.errors import ConfigurationError, InvalidContent, Overloaded
+from sdcp.ports import DraftJob, DraftResult, PrefillJob, VerifyJob, VerifyResult
+from sdcp.rules.acceptance import GREEDY
+
+CHUNK = 256
+"""Tokens of one pass while a session catches up on a prefix that nobody prefilled."""
+
+
+class _Sessions:
+    """The KV of every session. A target is full at `capacity`; a drafter lets go of the one used longest ago."""
+
+    def __init__(self, model: CausalModel, capacity: int, evicts: bool) -> None:
+        self._model, self._capacity, self._evicts = model, capacity, evicts
+        self._held: dict[bytes, SessionKV] = {}
+
+    def __getitem__(self, job: PrefillJob | VerifyJob | DraftJob) -> SessionKV:
+        """Find or admit the session of a job; the latest used comes last."""
+        kv = self._held.pop(job.session, None)
+        if kv is None:
+            kv = self._admitted(empty=job.length == 0)
+        self._held[job.session] = kv
+        return kv
+
+    def close(self, session: bytes) -> None:
+        self._held.pop(session, None)
+
+    def _admitted(self, empty: bool) -> SessionKV:
+        if empty and self._model.bos is None:
+            raise InvalidContent("The model has no BOS token to begin with: give a prompt of at least one token (D26).")
+        if len(self._held) >= self._capacity:
+            if not self._evicts:
+                raise Overloaded(f"The engine holds {self._capacity} sessions already: try again later or elsewhere.")
+            del self._held[next(iter(self._held))]
+        return SessionKV((self._model.bos,) if empty and self._model.bos is not None else ())
+
+
+class _Transformers:
+    """What target and drafter share: the model, its sessions, and catching up."""
+
+    def __init__(
+        self, path: Path, tokenizer: bytes, capacity: int, device: str, precision: str, threads: int | None, lean: bool
+    ) -> None:
+        if capacity < 1 or (threads is not None and threads < 1):
+            raise ConfigurationError("`capacity` and `threads` must be at least 1.")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.model = model_digest(path)
+        self.tokenizer = tokenizer
+        self._causal = CausalModel(path, device, precision, lean)
+        self.context = self._causal.context
+
+    def _catch_up(self, missing: list[tuple[SessionKV, list[int]]], budget: int) -> list[bool]:
+        """Compute the first `budget` of the missing tokens, in order, in one pass; tell where none is left."""
+        pieces, complete = [], []
+        for kv, tokens in missing:
+            taken = tokens[:budget]
+            budget -= len(taken)
+            complete.append(len(taken) == len(tokens))
+            if taken:
+                pieces.append(Piece(kv, taken))
+        if pieces:
+            self._causal.run(pieces)
+        return complete
+
+    def _near(self, kv: SessionKV, job: VerifyJob | DraftJob) -> list[int]:
+        """Catch up until what is missing fits in one pass; return it."""
+        pending = kv.pending(job.prefix, job.length)
+        while len(pending) > CHUNK:
+            self._catch_up([(kv, pending[:-1])], CHUNK)
+            pending = kv.pending(job.prefix, job.length)
+        return pending
+
+
+class TransformersTarget(_Transformers):
+    """A target model.
+
+    capacity: sessions that hold KV at once. device: "cpu", "cuda" or "cuda:1". precision: "float32", "bfloat16",
+    "float16" (GPU) or "packed-float16" (CPU). threads: of PyTorch. lean: our own forward for Llamas.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        tokenizer: bytes,
+        *,
+        capacity: int = 32,
+        device: str = "cpu",
+        precision: str = "float32",
+        threads: int | None = None,
+        lean: bool = True,
+    ) -> None:
+        super().__init__(path, tokenizer, capacity, device, precision, threads, lean)
+        if self._causal.output_ids is not None:
+            raise ConfigurationError(f"{path} has a head over part of the vocabulary: it can draft, not be a target.")
+        self.capacity = capacity
+        self.vocabulary = self._causal.width
+        self._sessions = _Sessions(self._causal, capacity, evicts=False)
+
+    @property
+    def takes_empty_prompt(self) -> bool:
+        """Whether the model has a BOS token (D26)."""
+        return self._causal.bos is not None
+
+    def close(self, session: bytes) -> None:
+        """Give the session's KV back."""
+        self._sessions.close(session)
+
+    def prefill(self, jobs: Sequence[PrefillJob], budget: int) -> list[bool]:
+        """Compute all but the last token of each prefix, at most `budget` tokens in all. Overloaded when full."""
+        missing = [(kv, kv.pending(job.prefix, job.length)[:-1]) for job in jobs for kv in [self._sessions[job]]]
+        return self._catch_up(missing, budget)
+
+    def verify(self, jobs: Sequence[VerifyJob]) -> list[VerifyResult]:
+        """Score all jobs in one ragged pass and judge each; keep the KV of the accepted prefix."""
+        pieces = []
+        for job in jobs:
+            kv = self._sessions[job]
+            pending = self._near(kv, job)
+            wanted = evaluated(job)
+            pieces.append(Piece(kv, [*pending, *job.tokens[: wanted - 1]], wanted))
+        logits = self._causal.run(pieces)
+        assert logits is not None  # every job wants at least one row
+        parts = logits.split([piece.wanted for piece in pieces])
+        return [self._judged(job, piece, part) for job, piece, part in zip(jobs, pieces, parts, strict=True)]
+
+    def _judged(self, job: VerifyJob, piece: Piece, logits: Tensor) -> VerifyResult:
+        result = judge_greedy(job, logits) if job.rule == GREEDY else judge(job, _Rows(logits))
+        piece.kv.cut(len(piece.kv.head) + job.length + result.accepted)
+        return result
+
+
+class TransformersDrafter(_Transformers):
+    """A draft model; options as TransformersTarget.
+
+    vocabulary: V of the target, where it differs (D5). generator: for tests; by default seeded by the operating system.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        tokenizer: bytes,
+        *,
+        capacity: int = 256,
+        device: str = "cpu",
+        precision: str = "float32",
+        threads: int | None = None,
+        lean: bool = True,
+        vocabulary: int | None = None,
+        generator: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(path, tokenizer, capacity, device, precision, threads, lean)
+        self.vocabulary = vocabulary or self._causal.width
+        self._ids = self._outputs()
+        self._sessions = _Sessions(self._causal, capacity, evicts=True)
+        self._generator = generator or np.random.default_rng()
+
+    def close(self, session: bytes) -> None:
+        """Give the session's KV back."""
+        self._sessions.close(session)
+
+    def draft(self, jobs: Sequence[DraftJob]) -> list[DraftResult]:
+        """Draft one position of all jobs per pass; the first pass also takes in what was committed since.
+
+        No tokens at the end of the context, and after an empty prompt if the model has no BOS token.
+        """
+        drafts = [_Draft(job, self._count(job)) for job in jobs]
+        active = [draft for draft in drafts if draft.count]
+        fed = [(draft, self._opening(draft.job)) for draft in active]
+        while fed:
+            logits = self._causal.run([piece for _, piece in fed])
+            assert logits is not None  # every piece wants its last row
+            self._choose([draft for draft, _ in fed], logits[:, : len(self._ids)])
+            fed = [(draft, Piece(piece.kv, draft.tokens[-1:], 1)) for draft, piece in fed if draft.goes_on]
+        return [draft.result(self._ids, self.vocabulary) for draft in drafts]
+
+    def _outputs(self) -> NDArray[np.intp]:
+        """Tokens that the head's outputs stand for, as far as the target knows them: ascending."""
+        ids = np.arange(self._causal.width) if self._causal.output_ids is None else np.array(self._causal.output_ids)
+        return ids[ids < self.vocabulary]
+
+    def _count(self, job: DraftJob) -> int:
+        if job.length == 0 and self._causal.bos is None:
+            return 0
+        return job.count if self.context is None else max(0, min(job.count, self.context - job.length - 1))
+
+    def _opening(self, job: DraftJob) -> Piece:
+        """What the session has not seen of its prefix."""
+        kv = self._sessions[job]
+        return Piece(kv, self._near(kv, job), 1)
+
+    def _choose(self, drafts: Sequence[_Draft], logits: Tensor) -> None:
+        """Add one token to each draft from logits [drafts, outputs]."""
+        best = _best(logits) if any(draft.job.rule == GREEDY for draft in drafts) else []
+        for index, draft in enumerate(drafts):
+            if draft.job.rule == GREEDY:
+                output = best[index]
+            else:
+                draft.rows.append(draft_row(_on_host(logits[index]), draft.job.profile))
+                output = sample(draft.rows[-1], self._generator)
+            draft.tokens.append(int(self._ids[output]))
+
+
+class _Draft:
+    """A draft under way. `rows` are over the head's outputs, and those sampled from."""
+
+    def __init__(self, job: DraftJob, count: int) -> None:
+        self.job, self.count = job, count
+        self.tokens: list[int] = []
+        self.rows: list[NDArray[np.float32]] = []
+
+    @property
+    def goes_on(self) -> bool:
+        return len(self.tokens) < self.count
+
+    def result(self, ids: NDArray[np.intp], vocabulary: int) -> DraftResult:
+        """Spread the rows over the target's vocabulary; what the head lacks has probability zero (D5)."""
+        if not self.rows:
+            return DraftResult(tuple(self.tokens), None)
+        rows = np.zeros((len(self.rows), vocabulary), np.float32)
+        rows[:, ids] = self.rows
+        return DraftResult(tuple(self.tokens), rows)
+
+
+class _Rows:
+    """Logits [n, V] on their device, brought to the host one position at a time."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self._logits = logits
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        return _on_host(self._logits[index])
+
+
+def judge_greedy(job: VerifyJob, logits: Tensor) -> VerifyResult:
+    """Rule 1 on the device: `rules.accept_greedy` for logits [evaluated positions, V]."""
+    best = _best(logits)
+    limit = min(len(job.tokens), job.room)
+    accepted = next((index for index in range(limit) if job.tokens[index] != best[index]), limit)
+    return VerifyResult(accepted, best[accepted] if accepted < len(best) else None)
+
+
+def _best(logits: Tensor) -> list[int]:
+    """Return the argmax of each row, the smallest identifier of equals (D22). ValueError for a NaN."""
+    values, indices = logits.max(-1)  # the first of equals; a NaN outranks every number
+    if values.isnan().any():
+        raise ValueError("the model's logits hold a NaN")
+    found: list[int] = indices.tolist()
+    return found
+
+
+def _on_host(logits: Tensor) -> NDArray[np.float32]:
+    host: NDArray[np.float32] = logits.float().cpu().numpy()
+    return host

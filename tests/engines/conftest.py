@@ -1,0 +1,63 @@
+"""Tiny models with random weights, saved as folders: what the transformers engine is tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+V = 101
+SMALL = {"vocab_size": V, "bos_token_id": 1, "eos_token_id": 2}
+LLAMA = {
+    **SMALL,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,
+}
+
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: transformers.LlamaConfig(**LLAMA),
+    "llama-gqa-tied": lambda: transformers.LlamaConfig(**LLAMA, num_key_value_heads=2, tie_word_embeddings=True),
+    "llama-biased": lambda: transformers.LlamaConfig(**LLAMA, num_key_value_heads=1, attention_bias=True, head_dim=16),
+    "qwen2": lambda: transformers.Qwen2Config(**LLAMA, num_key_value_heads=2),
+    "mistral-window": lambda: transformers.MistralConfig(**LLAMA, num_key_value_heads=2, sliding_window=7),
+    "gpt2": lambda: transformers.GPT2Config(**SMALL, n_embd=32, n_layer=2, n_head=4, n_positions=256),
+}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of a tiny model by name, made once."""
+    made: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name not in made:
+            torch.manual_seed(len(name))
+            model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=torch.float32)
+            made[name] = tmp_path_factory.mktemp("models") / name
+            model.save_pretrained(made[name])
+        return made[name]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def plain() -> Callable[[Path, list[int]], Any]:
+    """Return the logits [n, V] of transformers' own forward over a whole sequence."""
+    loaded: dict[Path, Any] = {}
+
+    def forward(path: Path, tokens: list[int]) -> Any:
+        if path not in loaded:
+            loaded[path] = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+        with torch.inference_mode():
+            return loaded[path](torch.tensor([tokens])).logits[0].numpy()
+
+    return forward
