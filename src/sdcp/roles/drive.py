@@ -43,8 +43,8 @@ class Driver:
     def __init__(self, machine: Machine, performers: Mapping[type, Performer], on_fault: Fault) -> None:
         self.machine = machine
         self._performers: dict[type, Performer] = {
-            Reply: self._answer,
-            Refuse: self._answer,
+            Reply: self.answer,
+            Refuse: self.answer,
             SetTimer: self._set_timer,
             CancelTimer: self._cancel_timer,
             Abandon: self._abandon,
@@ -96,6 +96,12 @@ class Driver:
         finally:
             self._waiting.pop(request, None)
 
+    def answer(self, given: Answer) -> None:
+        """Answer a waiting request; one that no longer waits is fine. A performer may do so in the machine's stead."""
+        future = self._waiting.get(given.request)
+        if future is not None and not future.done():
+            future.set_result(given)
+
     async def settle(self) -> None:
         """Wait until no performer is under way: a drain finishes rounds, it does not break them (D27)."""
         while self._tasks:
@@ -140,11 +146,6 @@ class Driver:
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
-
-    def _answer(self, answer: Answer) -> None:
-        future = self._waiting.get(answer.request)
-        if future is not None and not future.done():
-            future.set_result(answer)
 
     def _set_timer(self, effect: SetTimer) -> None:
         self._cancel_timer(CancelTimer(effect.name))
