@@ -6,14 +6,13 @@ an object of exactly those tokens. A drafter that refuses, or does not answer, i
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import replace
 
 from sdcp.errors import InvalidContent, MalformedBody
 from sdcp.machines import inputs
 from sdcp.machines.effects import ChooseDrafter, ReadLog, SendAssignment, SendDrafter, StoreTokens
 from sdcp.machines.router_steps import HAS_DRAFTER, Effects, Point, Step, Stepping, ended_by
-from sdcp.messages.contract import Action, Sampling
+from sdcp.messages.contract import Action
 from sdcp.messages.output import Event
 from sdcp.messages.round import Assignment
 from sdcp.messages.session import SessionState
@@ -21,11 +20,6 @@ from sdcp.messages.session import SessionState
 
 class Drafting(Stepping):
     """Choose, PUT drafter, read and store the tokens, assign."""
-
-    @property
-    @abstractmethod
-    def _current_sampling(self) -> Sampling | None:
-        """The profile that assignments carry, once it was updated (6.6)."""
 
     def _choose_drafter(self) -> Effects:
         but = (self._wanted or frozenset()) | self._refusing

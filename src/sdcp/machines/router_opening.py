@@ -6,7 +6,6 @@ again, and then taken for one that may have opened it. A refusal that is an answ
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 
 from sdcp.errors import InvalidContent, MalformedBody, Overloaded, ProblemError
@@ -44,10 +43,6 @@ class Opening(Stepping):
         self._fencing: Fencing | None = None
         self._failovers = 0
         self._withdrawn = False
-
-    @abstractmethod
-    def _resumed(self) -> None:
-        """The session goes on from the log: what later steps know is of an earlier epoch."""
 
     def _begin(self) -> Effects:
         if isinstance(self._prompt, tuple) and len(self._prompt) > self._patience.inline_prompt:

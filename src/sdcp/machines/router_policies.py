@@ -6,7 +6,6 @@ that comes too late is sent again for a later round, the distance doubling.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -51,10 +50,6 @@ class Changing(Stepping):
     @property
     def _current_sampling(self) -> Sampling | None:
         return self._profiles.latest
-
-    @abstractmethod
-    def _send_assignment(self, step: Step) -> Effects:
-        """Tell the drafter."""
 
     def _changed(self, event: inputs.ProfileChanged) -> Effects:
         if self._step is Step.ENDED:

@@ -16,7 +16,7 @@ from sdcp.errors import Overloaded, ProblemError
 from sdcp.machines.effects import SetTimer
 from sdcp.machines.locating import Locating
 from sdcp.machines.recorded import Recorded
-from sdcp.messages.contract import Action, Contract
+from sdcp.messages.contract import Action, Contract, Sampling
 from sdcp.messages.round import Assignment
 from sdcp.messages.session import SessionOpen, SessionState, State
 from sdcp.rules.digest import contract_digest, prefix_digest
@@ -148,6 +148,19 @@ class Stepping(ABC):
     @abstractmethod
     def _next(self) -> Effects:
         """The step is over: turn to what has come up meanwhile, or rest."""
+
+    @abstractmethod
+    def _resumed(self) -> None:
+        """The session goes on from the log: what later steps know is of an earlier epoch."""
+
+    @property
+    @abstractmethod
+    def _current_sampling(self) -> Sampling | None:
+        """The profile that assignments carry, once it was updated (6.6)."""
+
+    @abstractmethod
+    def _send_assignment(self, step: Step) -> Effects:
+        """Tell the drafter where the session stands, and with which profile."""
 
     @abstractmethod
     def _fence(self) -> Effects:
