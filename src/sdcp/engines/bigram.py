@@ -105,6 +105,8 @@ class _Positions:
 class BigramDrafter(Bigram):
     """The reference model as drafter.
 
+    Where its table has nothing to say it guesses, every token as likely as any other: without a proposal there is no
+    round, hence neither output nor escalation.
     profile: follow the session's sampling profile (D22); otherwise plain softmax, as a drafter may that knows none.
     generator: for tests; by default seeded by the operating system.
     """
@@ -121,21 +123,24 @@ class BigramDrafter(Bigram):
         self._generator = generator or np.random.default_rng()
 
     def draft(self, jobs: Sequence[DraftJob]) -> list[DraftResult]:
-        """Draft for each job; no tokens only where the table has nothing to say."""
+        """Draft for each job; no tokens only at the end of the context."""
         return [self._draft(job) for job in jobs]
 
     def _draft(self, job: DraftJob) -> DraftResult:
         tokens: list[int] = []
         rows: list[Logits] = []
-        logits = self.after(job.prefix, job.length)
-        while logits is not None and len(tokens) < self._count(job):
+        logits = self._guess(self.after(job.prefix, job.length))
+        while len(tokens) < self._count(job):
             if job.rule == GREEDY:
                 tokens.append(argmax(logits))
             else:
                 rows.append(draft_row(logits, job.profile if self._profile else PLAIN))
                 tokens.append(sample(rows[-1], self._generator))
-            logits = self.after(tokens, len(tokens))
+            logits = self._guess(self.after(tokens, len(tokens)))
         return DraftResult(tuple(tokens), np.stack(rows) if rows else None)
+
+    def _guess(self, logits: Logits | None) -> Logits:
+        return np.zeros(self.vocabulary, np.float32) if logits is None else logits
 
     def _count(self, job: DraftJob) -> int:
         return job.count if self.context is None else min(job.count, self.context - job.length)

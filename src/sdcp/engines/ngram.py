@@ -55,7 +55,11 @@ class Index:
 
 
 class NgramDrafter:
-    """Prompt lookup as a drafter. Without any match it proposes the latest token again, since a proposal needs one."""
+    """Prompt lookup as a drafter.
+
+    Without any match it proposes the latest token again, and token 0 after an empty prefix: without proposals
+    there is no round, hence neither output nor escalation.
+    """
 
     context: int | None = None
     model = MODEL
@@ -74,13 +78,13 @@ class NgramDrafter:
         return self._grown(job).match()[0]
 
     def draft(self, jobs: Sequence[DraftJob]) -> list[DraftResult]:
-        """Look up each job; no tokens only after an empty prefix."""
+        """Look up each job."""
         return [self._draft(job) for job in jobs]
 
     def _draft(self, job: DraftJob) -> DraftResult:
         index = self._grown(job)
         n, position = index.match()
-        tokens = index.continuation(position, job.count) if n else tuple(index.tokens[-1:])
+        tokens = index.continuation(position, job.count) if n else tuple(index.tokens[-1:] or [0])
         rows = None if job.rule == GREEDY else one_hot(tokens, self.vocabulary)
         return DraftResult(tokens, rows)
 

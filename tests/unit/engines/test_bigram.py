@@ -158,7 +158,18 @@ def test_an_empty_prompt_needs_start(tmp_path: Path, path: Path):
     assert not without.takes_empty_prompt
     with pytest.raises(InvalidContent):
         without.verify([verify_job((), length=0)])
-    assert BigramDrafter(tmp_path / "plain").draft([draft_job(length=0)])[0].tokens == ()
+
+
+@pytest.mark.parametrize("job", [{"length": 0}, {"prefix": [V + 1], "length": 1}])
+def test_a_drafter_guesses_where_its_table_has_nothing_to_say(tmp_path: Path, job: dict[str, object]):
+    """Without a proposal there is no round: the session would stand still for ever."""
+    write_bigram(tmp_path / "plain", LOGITS)
+    drafter = BigramDrafter(tmp_path / "plain", vocabulary=V + 3)
+    assert drafter.draft([draft_job(rule=1, **job)])[0].tokens == (0, *greedy(0, 3))
+    result = drafter.draft([draft_job(**job)])[0]
+    assert result.rows is not None
+    check_rows(result.rows, result.tokens)
+    assert (result.rows[0] == np.float32(1 / (V + 3))).all()
 
 
 def test_drafting_ends_at_the_context(tmp_path: Path):

@@ -34,7 +34,7 @@ def plain_match(tokens: list[int]) -> tuple[int, int]:
 def plain_draft(tokens: list[int], count: int) -> tuple[int, ...]:
     n, position = plain_match(tokens)
     if n == 0:
-        return tuple(tokens[-1:])
+        return tuple(tokens[-1:] or [0])
     grown = list(tokens)
     for _ in range(count):
         grown.append(grown[position])
@@ -68,10 +68,10 @@ def test_rows_are_one_hot_under_rule_2():
     assert (result.rows[np.arange(4), result.tokens] == 1).all()
 
 
-def test_without_a_match_one_token_is_proposed_and_nothing_after_an_empty_prefix():
+def test_without_a_match_one_token_is_proposed_whatever_it_is():
     drafter = NgramDrafter(V, TOKENIZER)
     assert drafter.draft([job([1, 2, 3])])[0].tokens == (3,)
-    assert drafter.draft([job([], session=1)])[0].tokens == ()
+    assert drafter.draft([job([], session=1)])[0].tokens == (0,)
 
 
 def test_close_forgets_and_sessions_are_apart():
