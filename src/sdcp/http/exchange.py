@@ -9,17 +9,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 from urllib.parse import parse_qsl
 
 from sdcp.errors import BodyTooLarge, MalformedBody
 from sdcp.http.identity import Peer
 
-if TYPE_CHECKING:
-    from sdcp.http.received import ReceivedBody
-
 Headers = Mapping[str, str]
 Body = bytes | memoryview | AsyncIterator[bytes]
+
+
+class Received(Protocol):
+    """Where a body comes from: the stream, or what a test puts in its place."""
+
+    async def next_chunk(self) -> bytes | None:
+        """The next bytes, or None at the end."""
+        ...
+
+    async def read(self, limit: int, too_large: Callable[[int], Exception]) -> bytes:
+        """All that comes, at most `limit` bytes; raises `too_large(limit)` when it is more."""
+        ...
 
 
 class Request:
@@ -28,7 +37,7 @@ class Request:
     __slots__ = ("_received", "authority", "headers", "method", "path", "peer", "query")
 
     def __init__(
-        self, method: str, path: str, query: str, authority: str, headers: Headers, peer: Peer, received: ReceivedBody
+        self, method: str, path: str, query: str, authority: str, headers: Headers, peer: Peer, received: Received
     ) -> None:
         self.method = method
         self.path = path
