@@ -60,6 +60,7 @@ async def make(context: Context[CacheSettings]) -> CacheRole:
         memory_bytes=settings.store.memory_bytes,
         disk_bytes=settings.store.disk_bytes,
         sync_objects=settings.store.sync_objects,
+        log_retention_s=settings.store.log_retention_s,
     )
     base_path = urlsplit(settings.server.base_uri or "").path
     return CacheRole(store, context.metrics, base_path=base_path, body_bytes=settings.limits.body_bytes)
@@ -97,7 +98,7 @@ class CacheRole:
             metrics.watch(f"store_{figure}", partial(self._figure, figure))
 
     async def start(self, base_uri: str) -> None:
-        """Begin to let expired leases go."""
+        """Begin to let expired leases and old logs go."""
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
 
     async def handle(self, request: Request) -> Response:
@@ -203,7 +204,7 @@ class CacheRole:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._sweep_s)
-            await self._store.expire_leases()
+            await self._store.sweep()
 
 
 def _name(parameter: bytes | str) -> str:

@@ -157,6 +157,9 @@ class Store(Section):
     sync_objects: bool = Field(
         False, description="Sync each object too (logs always are); else a power cut may lose the last ones, whole."
     )
+    log_retention_s: float = Field(
+        30 * 86_400.0, ge=3600, description="Seconds that a log stays, at least, after its last append."
+    )
 
 
 class Api(Section):

@@ -44,6 +44,7 @@ from sdcp.stores.table import Table
 P = ParamSpec("P")
 T = TypeVar("T")
 _THREADS = 4
+_FORGETTING_S = 600.0  # between two looks for logs that are old enough to go
 
 
 class DurableStore:
@@ -56,12 +57,20 @@ class DurableStore:
         memory_bytes: int = 256 << 20,
         disk_bytes: int = 8 << 30,
         sync_objects: bool = False,
+        log_retention_s: float | None = None,
         sizes: Sizes | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Open the folder, making it if need be. Raises ConfigurationError: in use, not writable, or damaged."""
+        """Open the folder, making it if need be. Raises ConfigurationError: in use, not writable, or damaged.
+
+        `log_retention_s`: for how long at least a log stays after its last append; None: for good.
+        """
         self.folder = folder
         self._clock = clock
+        self._wall_clock = wall_clock
+        self._log_retention_s = log_retention_s
+        self._next_forgetting = 0.0
         self._disk_bytes = disk_bytes
         self._lock = threading.Lock()
         self._lease_lock = threading.Lock()  # a lease's entry and its file change together
@@ -116,9 +125,13 @@ class DurableStore:
         """See `Store.release_lease`."""
         await self._in_thread(self._release_lease, lease, owner)
 
-    async def expire_leases(self) -> None:
-        """See `Store.expire_leases`."""
+    async def sweep(self) -> None:
+        """See `Store.sweep`."""
         await self._in_thread(self._expire)
+        now = self._wall_clock()
+        if self._log_retention_s is not None and now >= self._next_forgetting:
+            self._next_forgetting = now + min(_FORGETTING_S, self._log_retention_s)
+            self._journal.forget(now - self._log_retention_s)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
@@ -204,10 +217,12 @@ class DurableStore:
             raise StoreFullError(f"no room for {info.size} octets: what could be evicted would not make it")
         try:
             self._on_disk(info.size, lambda: self._objects.write(info, data))
-        finally:
+        except BaseException:
             with self._lock:
                 self._coming -= info.size
+            raise
         with self._lock:
+            self._coming -= info.size
             self._table.add(info)
             self._memory.add(name, data)
             self._counts["puts"] += 1

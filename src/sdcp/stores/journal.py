@@ -12,7 +12,9 @@ among its acknowledged octets is refused by name; the others go on (`sdcp.stores
 After a failed write or sync nobody knows what is on disk: then no append is taken until a restart has read it again.
 A full disk is no such failure. It shows when room is taken, before anything is written.
 
-Logs are never removed: nothing in the protocol says when nobody will read one any more.
+Nothing in the protocol says when nobody will read a log any more, so logs go by age alone (`forget`), and segments go
+when they hold no log that stays. What is left of a log whose beginning is gone is passed over at the start; logs that
+were forgotten and lie in segments that stay come back with a restart, to be forgotten again.
 """
 
 from __future__ import annotations
@@ -53,6 +55,16 @@ class _Index:
     crcs: array[int] = field(default_factory=lambda: array("I"))
     damage: str | None = None
 
+    @property
+    def first_segment(self) -> int:
+        """The segment of the first append."""
+        return self.places[0] >> _OFFSET_BITS
+
+    @property
+    def last_segment(self) -> int:
+        """The segment of the last append."""
+        return self.places[-1] >> _OFFSET_BITS
+
     def add(self, frame: Frame, segment: int, payload: int, crc: int) -> None:
         """Enter an append; the state goes last, since readers go by it."""
         self.crcs.append(crc)
@@ -70,6 +82,11 @@ class _Append:
     loop: asyncio.AbstractEventLoop
 
 
+@dataclass(frozen=True, slots=True)
+class _Forget:
+    before: float
+
+
 Outcome = LogState | Exception
 
 
@@ -85,6 +102,7 @@ class Journal:
         Raises ConfigurationError when acknowledged octets are damaged and nothing says whose they are.
         """
         self._logs: dict[str, _Index] = {}
+        self._damaged: set[str] = set()
         self._segments = Segments(folder, sizes or Sizes())
         self._segments.recover(self._recovered)
         self.versions = count((self._segments.newest.number << RUN_SHIFT) + 1)
@@ -92,7 +110,7 @@ class Journal:
         self.octets = sum(index.state.size for index in self._logs.values())
         self._make_room = make_room
         self._failure: str | None = None
-        self._queue: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Append | _Forget | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sdcp-journal", daemon=True)
         self._thread.start()
 
@@ -107,7 +125,7 @@ class Journal:
     @property
     def damaged(self) -> list[str]:
         """Names of the logs that are refused."""
-        return [name for name, index in self._logs.items() if index.damage]
+        return sorted(self._damaged)
 
     async def append(self, name: str, data: bytes, version: int | None) -> LogState:
         """See `Store.append`. Cancelling the wait leaves it unknown whether the append was done."""
@@ -142,6 +160,13 @@ class Journal:
             covered, at = end, at + 1
         return b"".join(pieces)[start - base : max(start, stop) - base], state
 
+    def forget(self, before: float) -> None:
+        """Remove logs that were appended to last before `before` (seconds since the epoch); give or take a segment.
+
+        It is done in the journal's thread, some time soon.
+        """
+        self._queue.put(_Forget(before))
+
     def close(self) -> None:
         """Finish the appends that wait, then close the files."""
         self._queue.put(None)
@@ -153,7 +178,9 @@ class Journal:
     def _recovered(self, segment: Segment, found: Found) -> None:
         frame = found.frame
         index = self._logs.get(frame.name)
-        if index is None:
+        if index is None and frame.start and self._segments.first > 1:
+            return  # its beginning was forgotten, so it was; lost it cannot be, since no segment is missing
+        if index is None or not frame.start:  # also when it was forgotten and then begun anew
             index = self._logs[frame.name] = _Index(frame.state)
             expected = 0
         else:
@@ -166,8 +193,11 @@ class Journal:
 
     def _payload(self, name: str, index: _Index, at: int, size: int) -> bytes:
         place = index.places[at]
+        segment = self._segments.get(place >> _OFFSET_BITS)
+        if segment is None:
+            raise StoreUnavailableError(f"log {name!r} was forgotten while it was being read")
         try:
-            octets = self._segments[place >> _OFFSET_BITS].read(place & (1 << _OFFSET_BITS) - 1, size)
+            octets = segment.read(place & (1 << _OFFSET_BITS) - 1, size)
         except OSError as fault:
             raise StoreUnavailableError(f"log {name!r} cannot be read: {fault.strerror}") from None
         if crc32(octets) != index.crcs[at]:
@@ -175,9 +205,9 @@ class Journal:
             raise LogDamagedError(self._damage(name, index, f"octets {start} to {start + size} are damaged"))
         return octets
 
-    @staticmethod
-    def _damage(name: str, index: _Index, what: str) -> str:
+    def _damage(self, name: str, index: _Index, what: str) -> str:
         index.damage = index.damage or f"log {name!r}: {what}; it is refused until they are restored"
+        self._damaged.add(name)
         log.error("%s", index.damage)
         return index.damage
 
@@ -193,12 +223,15 @@ class Journal:
 
     def _gather(self, waiting: list[_Append]) -> bool:
         """Wait for one append, take those that wait with it; tell whether more may come."""
-        append = self._queue.get()
-        while append is not None:
-            waiting.append(append)
+        work = self._queue.get()
+        while work is not None:
+            if isinstance(work, _Forget):
+                self._forget(work.before)
+            else:
+                waiting.append(work)
             if len(waiting) >= _BATCH or self._queue.empty():
                 return True
-            append = self._queue.get()
+            work = self._queue.get()
         return False
 
     def _commit(self, waiting: list[_Append]) -> list[_Append]:
@@ -253,14 +286,32 @@ class Journal:
         self.octets += sum(len(data) for _, data in appends)
         return None
 
+    def _forget(self, before: float) -> None:
+        last = self._segments.written_before(before)
+        old = [name for name, index in self._logs.items() if index.last_segment <= last]
+        for name in old:
+            self.octets -= self._logs.pop(name).state.size
+            self._damaged.discard(name)
+        needed = min((index.first_segment for index in self._logs.values()), default=last + 1)
+        try:
+            self._segments.forget(min(last, needed - 1))
+        except OSError as fault:
+            log.error("old segments could not all be removed: %s", fault.strerror)
+        if old:
+            log.info("forgot %d logs", len(old))
+
     def _take_room(self, size: int) -> bool:
         """Make sure that `size` octets fit in the newest segment, which may become a new one. False: no room."""
-        growth = self._segments.growth(size)
+        # The last of a disk is taken octet by octet: a log comes before all that could be evicted for it.
+        return self._try_room(size, self._segments.sizes.ahead) or self._try_room(size, 0)
+
+    def _try_room(self, size: int, ahead: int) -> bool:
+        growth = self._segments.growth(size, ahead)
         if growth and not self._make_room(growth, False):
             return False
         while True:
             try:
-                self._segments.take_room(size)
+                self._segments.take_room(size, ahead)
                 return True
             except OSError as fault:
                 if fault.errno not in DISK_FULL:

@@ -82,8 +82,8 @@ class MemoryStore:
         """See `Store.release_lease`."""
         self._table.release(lease, owner)
 
-    async def expire_leases(self) -> None:
-        """See `Store.expire_leases`."""
+    async def sweep(self) -> None:
+        """See `Store.sweep`."""
         self._expire()
 
     # -- logs ---------------------------------------------------------------------------------------------------------

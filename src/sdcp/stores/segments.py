@@ -3,7 +3,8 @@
 A segment takes room in advance (`posix_fallocate`), so that a full disk shows before anything is written, and so that
 `fdatasync` need not write the file's size each time. When it is full it is cut to its frames and never written again.
 The *mark* is a small file that says how far the newest segment is durable. It is written after each sync and is not
-synced itself: when the process is killed it is exact, after a power cut it may be behind, and it is never ahead.
+synced itself: when the process is killed it is exact, after a power cut it may be behind, and it is never ahead. The
+file `first` says which segment is the oldest that counts; it is synced before older ones are removed.
 
 Not here: what frames mean (`sdcp.stores.frames`), and which thread does this (`sdcp.stores.journal`).
 """
@@ -44,7 +45,14 @@ class Segment:
         self.number = number
         self.path = path
         self.end = self.durable = self.room = end
-        self._fd = os.open(path, os.O_RDWR)
+        # A file object, which whoever reads keeps open: a segment may be forgotten meanwhile.
+        self._file = path.open("r+b", buffering=0)
+        self._fd = self._file.fileno()
+
+    @property
+    def last_written(self) -> float:
+        """When it was written last, in seconds since the epoch."""
+        return os.fstat(self._fd).st_mtime
 
     def take_room(self, octets: int, ahead: int) -> None:
         """Make sure that `octets` more can be written. Raises OSError (ENOSPC); nothing is changed then."""
@@ -75,7 +83,7 @@ class Segment:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        self._file.close()
 
 
 class Segments:
@@ -87,6 +95,7 @@ class Segments:
         self._by_number: dict[int, Segment] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self._mark = os.open(folder / "mark", os.O_RDWR | os.O_CREAT, 0o600)
+        self.first = self._read_first()  # older segments do not count any more
         self._last_used = 0  # the last segment that holds frames
         self.newest: Segment
 
@@ -97,7 +106,7 @@ class Segments:
 
     def recover(self, take: Callable[[Segment, Found], None]) -> None:
         """Hand every frame to `take`, cut a torn tail, and begin a new segment. Raises ConfigurationError."""
-        numbers = sorted(int(path.stem) for path in self._folder.glob(f"*{_SUFFIX}"))
+        numbers = self._numbers()
         marked, mark = self._read_mark()
         if marked > max(numbers, default=0):
             raise ConfigurationError(f"{self._path(marked)}: missing, and it held appends that were acknowledged")
@@ -109,19 +118,19 @@ class Segments:
         self._begin(max(numbers, default=0) + 1)
         self._remove_unused()
 
-    def growth(self, octets: int) -> int:
-        """How much more of the disk `take_room(octets)` would take."""
+    def growth(self, octets: int, ahead: int) -> int:
+        """How much more of the disk `take_room(octets, ahead)` would take."""
         if self._full(octets):
-            return max(octets, self.sizes.ahead)
+            return max(octets, ahead)
         missing = self.newest.end + octets - self.newest.room
-        return max(missing, self.sizes.ahead) if missing > 0 else 0
+        return max(missing, ahead) if missing > 0 else 0
 
-    def take_room(self, octets: int) -> None:
+    def take_room(self, octets: int, ahead: int) -> None:
         """Make sure that the newest segment can take `octets` more; it may become a new one. Raises OSError."""
         if self._full(octets):
             self.newest.seal()
             self._begin(self.newest.number + 1)
-        self.newest.take_room(octets, self.sizes.ahead)
+        self.newest.take_room(octets, ahead)
 
     def _full(self, octets: int) -> bool:
         return self.newest.end > HEAD_SIZE and self.newest.end + octets > self.sizes.segment
@@ -133,8 +142,31 @@ class Segments:
         fields = _MARK.pack(self.newest.number, self.newest.durable, 0)[:-4]
         os.pwrite(self._mark, fields + struct.pack(">I", crc32(fields)), 0)
 
-    def __getitem__(self, number: int) -> Segment:
-        return self._by_number[number]
+    def written_before(self, time: float) -> int:
+        """The last of the oldest segments that were all written before `time`; 0: not even the oldest was."""
+        last = 0
+        for number, segment in self._by_number.items():
+            if segment is self.newest or segment.last_written >= time:
+                break
+            last = number
+        return last
+
+    def forget(self, last: int) -> None:
+        """Remove the segments up to `last`, which is not the newest. Raises OSError; a restart ends what was begun."""
+        if last < self.first:
+            return
+        temporary = self._folder / "first.new"
+        fields = struct.pack(">Q", last + 1)
+        write_synced(temporary, fields + struct.pack(">I", crc32(fields)))
+        temporary.rename(self._folder / "first")
+        sync_folder(self._folder)
+        self.first = last + 1
+        for number in [number for number in self._by_number if number <= last]:
+            self._by_number.pop(number).path.unlink()
+
+    def get(self, number: int) -> Segment | None:
+        """A segment, or None when it was forgotten."""
+        return self._by_number.get(number)
 
     def close(self) -> None:
         """Close all files; the newest segment gives back its room."""
@@ -145,6 +177,14 @@ class Segments:
 
     # -- the start ----------------------------------------------------------------------------------------------------
 
+    def _numbers(self) -> list[int]:
+        """The segments there are, oldest first, without those that were to be removed when the process ended."""
+        numbers = sorted(int(path.stem) for path in self._folder.glob(f"*{_SUFFIX}"))
+        for number in numbers:
+            if number < self.first:
+                self._path(number).unlink()
+        return [number for number in numbers if number >= self.first]
+
     def _recover_one(self, number: int, mark: int, sealed: bool, take: Callable[[Segment, Found], None]) -> None:
         path = self._path(number)
         octets = _mapped(path)
@@ -154,14 +194,16 @@ class Segments:
             return
         if head is None or head[0] != number:
             raise SegmentDamagedError("its head is damaged")
-        if head[1] != self._last_used:
+        if head[1] != self._last_used and not head[1] < self.first <= number:
             raise SegmentDamagedError(f"it follows segment {head[1]}, which is missing")
         segment = self._by_number[number] = Segment(path, number, HEAD_SIZE)
         scan = Scan(memoryview(octets), mark, sealed)
         for found in scan.frames():
             take(segment, found)
             self._last_used = number
-        segment.end = segment.durable = scan.end
+        segment.end = segment.durable = segment.room = scan.end
+        if sealed:
+            return
         if scan.torn():
             log.warning("%s: cut a torn tail of %d octets that nobody was told of", path, len(octets) - scan.end)
         segment.seal()
@@ -190,6 +232,15 @@ class Segments:
             return 0, 0
         number, durable, _ = _MARK.unpack(octets)
         return number, durable
+
+    def _read_first(self) -> int:
+        path = self._folder / "first"
+        if not path.exists():
+            return 1
+        octets = path.read_bytes()
+        if len(octets) != 12 or crc32(octets[:8]) != struct.unpack(">I", octets[8:])[0]:
+            raise ConfigurationError(f"{path}: damaged; restore it from a copy")
+        return int.from_bytes(octets[:8], "big")
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:08d}{_SUFFIX}"

@@ -76,8 +76,8 @@ class Store(Protocol):
         """Release a lease; idempotent. Forbidden when it belongs to another owner."""
         ...
 
-    async def expire_leases(self) -> None:
-        """Let leases go whose time has passed; cheap, to be called now and then."""
+    async def sweep(self) -> None:
+        """Let go what time has ended: leases, and logs if they are kept for a time only. Cheap, to be called often."""
         ...
 
     async def append(self, log: str, data: bytes, version: int | None) -> LogState:

@@ -249,6 +249,24 @@ async def test_readers_and_evictions_at_once_see_whole_objects_or_none(tmp_path)
     await store.close()
 
 
+async def test_logs_stay_for_their_time_and_then_go(tmp_path):
+    clock = Clock()
+    clock.now = 0.0
+    store = DurableStore(tmp_path, sizes=SMALL, log_retention_s=100.0, wall_clock=clock)
+    await store.append("old", commit(1, tokens=2000), None)
+    await store.append("new", fence(1), None)
+    clock.now = max(path.stat().st_mtime for path in (tmp_path / "journal").glob("*.journal")) + 99.0
+    await store.sweep()
+    await store.append("newer", fence(1), None)
+    assert store.log_state("old")
+    clock.now += 102.0
+    await store.sweep()
+    await store.append("newest", fence(1), None)
+    assert store.log_state("old") is None
+    assert store.log_state("new"), "it lies in the segment that is being written"
+    await store.close()
+
+
 # -- a disk that is really full ----------------------------------------------------------------------------------------
 
 

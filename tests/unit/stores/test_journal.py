@@ -352,3 +352,126 @@ def test_writing_goes_on_after_a_short_write(tmp_path, monkeypatch):
     segment.write(b"0123456789")
     assert segment.read(0, 20) == b"0123456789"
     segment.close()
+
+
+# -- logs that are old -------------------------------------------------------------------------------------------------
+
+
+async def forgotten(journal: Journal, before: float) -> None:
+    journal.forget(before)
+    await journal.append("after", fence(1), None)  # the thread takes its work in order
+
+
+async def interleaved(journal: Journal, names: str, rounds: int) -> dict[str, bytes]:
+    """Logs that begin one after another and overlap, as sessions do: some log crosses every end of a segment."""
+    logs: dict[str, bytes] = {}
+    for step in range(len(names) + rounds):
+        for number in range(max(0, step - rounds), min(step, len(names))):
+            name, state = names[number], journal.state(names[number])
+            await journal.append(name, commit(1, step), state.version if state else None)
+            logs[name] = logs.get(name, b"") + commit(1, step)
+    return logs
+
+
+async def test_old_logs_go_though_logs_cross_the_end_of_every_segment(tmp_path):
+    journal = Journal(tmp_path, sizes=SMALL)
+    logs = await interleaved(journal, "abcdefghijklmnop", 6)
+    old = segments(tmp_path)[:5]
+    last = [name for name in logs if journal._logs[name].last_segment <= 5]
+    assert 0 < len(last) < len(logs)
+    for path in old:
+        os.utime(path, (1000, 1000))
+    room = journal.room
+    await forgotten(journal, 2000)
+    assert [name for name in logs if journal.state(name) is None] == last
+    assert journal.room < room
+    killed = crashed(tmp_path, tmp_path / "killed")
+    journal.close()
+    for folder in (tmp_path, killed):
+        again = Journal(folder, sizes=SMALL)
+        assert not again.damaged
+        for name in logs.keys() - last:
+            assert again.read(name, 0, None)[0] == logs[name]
+        for name in last:  # what a restart brings back is whole, or not there
+            assert again.read(name, 0, None)[0] in (b"", logs[name])
+        again.close()
+
+
+async def test_a_forgotten_name_can_be_begun_anew(tmp_path):
+    journal = Journal(tmp_path, sizes=SMALL)
+    logs = await interleaved(journal, "abcdefghijklmnop", 6)
+    for path in segments(tmp_path)[:5]:
+        os.utime(path, (1000, 1000))
+    await forgotten(journal, 2000)
+    anew = [name for name in logs if journal.state(name) is None]
+    for name in anew:
+        await journal.append(name, fence(7), None)
+    journal.close()
+    again = Journal(tmp_path, sizes=SMALL)
+    assert [again.read(name, 0, None)[0] for name in anew] == [fence(7)] * len(anew)
+    assert not again.damaged
+    again.close()
+
+
+async def test_a_log_that_goes_on_keeps_all_its_segments(tmp_path):
+    journal = Journal(tmp_path, sizes=SMALL)
+    state = await journal.append("long", commit(1, 0), None)
+    await fill(journal, "old", 40)
+    await journal.append("long", commit(1, 1), state.version)
+    before = segments(tmp_path)
+    for path in before[:-1]:
+        os.utime(path, (1000, 1000))
+    await forgotten(journal, 2000)
+    assert journal.read("long", 0, None)[0] == commit(1, 0) + commit(1, 1)
+    assert segments(tmp_path) == before
+    journal.close()
+
+
+async def test_versions_rise_although_all_was_forgotten(tmp_path):
+    journal = Journal(tmp_path, sizes=SMALL)
+    await fill(journal, "old", 40)
+    last = journal.state("old").version
+    journal.close()
+    journal = Journal(tmp_path, sizes=SMALL)
+    for path in segments(tmp_path):
+        os.utime(path, (1000, 1000))
+    await forgotten(journal, 2000)
+    assert journal.state("old") is None
+    assert (await journal.append("old", fence(1), None)).version > last
+    journal.close()
+    journal = Journal(tmp_path, sizes=SMALL)
+    assert next(journal.versions) > last
+    assert journal.octets == 2 * len(fence(1))
+    journal.close()
+
+
+async def test_a_removal_that_was_cut_short_is_finished_at_the_start(tmp_path, monkeypatch):
+    journal = Journal(tmp_path, sizes=SMALL)
+    await fill(journal, "old", 40)
+    new = await fill(journal, "new", 20)
+    for path in segments(tmp_path)[:3]:
+        os.utime(path, (1000, 1000))
+    before = len(segments(tmp_path))
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EIO, "failed")))
+    await forgotten(journal, 2000)
+    monkeypatch.undo()
+    killed = crashed(tmp_path, tmp_path / "killed")
+    journal.close()
+    assert len(segments(killed)) == before
+    again = Journal(killed, sizes=SMALL)
+    assert again.read("new", 0, None)[0] == new
+    again.close()
+
+
+async def test_a_log_that_is_forgotten_under_a_reader_is_not_read_wrong(tmp_path):
+    journal = Journal(tmp_path, sizes=SMALL)
+    await fill(journal, "old", 40)
+    index = journal._logs["old"]
+    await fill(journal, "new", 40)
+    for path in segments(tmp_path)[:-1]:
+        os.utime(path, (1000, 1000))
+    await forgotten(journal, 2000)
+    journal._logs.setdefault("old", index)
+    with pytest.raises(StoreUnavailableError, match="forgotten"):
+        journal.read("old", 0, None)
+    journal.close()

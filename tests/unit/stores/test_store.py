@@ -94,11 +94,11 @@ async def test_two_leases_hold_until_the_last_ends(make_store, clock):
     await store.take_lease("short", "x", ["a"], 10)
     await store.take_lease("long", "y", ["a"], 1000)
     clock.now += 0.5
-    await store.expire_leases()
+    await store.sweep()
     with pytest.raises(Conflict):
         await store.delete("a")
     clock.now += 1
-    await store.expire_leases()
+    await store.sweep()
     assert store.figures()["leases"] == store.figures()["leased_octets"] == 0
     await store.delete("a")
 
@@ -147,7 +147,7 @@ async def test_an_expired_lease_protects_no_longer(make_store, clock):
     await store.put("a", bytes(300), "x")
     await store.take_lease("l", "x", ["a"], 1000)
     clock.now += 2
-    await store.expire_leases()
+    await store.sweep()
     await store.put("b", bytes(300), "x")
 
 
@@ -250,7 +250,7 @@ async def test_after_many_sessions_objects_and_leases_are_back_where_they_began(
             await store.release_lease(f"l{number}", "x")
             await store.delete(f"o{number}")
     clock.now += 2
-    await store.expire_leases()
+    await store.sweep()
     for number in range(0, 200, 2):
         await store.delete(f"o{number}")
     after = store.figures()
