@@ -44,6 +44,7 @@ class Fencing:
         self._retry_ms = retry_ms
         self._step = _Step.LOOKING
         self._attempts = 0
+        self._above = above
         self.epoch = above
         self.waited_ms = 0
 
@@ -78,7 +79,7 @@ class Fencing:
     def _read(self) -> Effects:
         if self._step is _Step.LOOKING:
             self._step = _Step.FENCING
-            self.epoch = max(self.epoch, self._recorded.highest) + 1
+            self.epoch = max(self._above, self._recorded.highest) + 1
             return [AppendLog(self._ref, FenceRecord(epoch=self.epoch).encode(), self._recorded.etag)]
         if self._step is not _Step.READING:
             return []

@@ -32,6 +32,8 @@ CONTRACT = Contract(
 )
 START = prefix_digest(contract_digest(CONTRACT.to_plain()), PROMPT)
 
+QUIET = (fx.Reply, fx.Refuse, fx.SetTimer, fx.CancelTimer)  # nobody answers these
+
 E = TypeVar("E")
 
 
@@ -46,7 +48,8 @@ class Bench:
         self.objects: dict[str, tuple[int, ...]] = {}
         self.verifiers: list[str | None] = [V1]
         self.drafters: list[str | None] = [D1]
-        self.round, self.tokens, self.digest = 0, [], START
+        self.round, self.tokens = 0, []
+        self.digest = prefix_digest(contract_digest(contract.to_plain()), PROMPT)
         self.state: int | None = None
         self._numbers = count(100)
 
@@ -56,7 +59,7 @@ class Bench:
         """Hand in one input; return what it brought."""
         effects = self.session.handle(event)
         self.done += effects
-        self.pending += effects
+        self.pending += [each for each in effects if not isinstance(each, QUIET)]
         return effects
 
     def ask(self, make: Callable[[int], object]) -> int:
@@ -77,8 +80,7 @@ class Bench:
 
     def names(self) -> list[str]:
         """What has been done, in order, replies and timers left out."""
-        skipped = (fx.Reply, fx.Refuse, fx.SetTimer, fx.CancelTimer)
-        return [type(each).__name__ for each in self.done if not isinstance(each, skipped)]
+        return [type(each).__name__ for each in self.done if not isinstance(each, QUIET)]
 
     def answer_to(self, request: int) -> Any:
         """What a request was answered with: a message or an error; fails when it still waits."""
