@@ -182,6 +182,7 @@ class Journal:
             return  # its beginning was forgotten, so it was; lost it cannot be, since no segment is missing
         if index is None or not frame.start:  # also when it was forgotten and then begun anew
             index = self._logs[frame.name] = _Index(frame.state)
+            self._damaged.discard(frame.name)
             expected = 0
         else:
             expected = index.state.size
