@@ -1,4 +1,4 @@
-"""The verifier's role over real TLS, with a scripted router and drafter (6.1, 6.3, 6.7, D2, D3, D8 to D11, D17, D27)."""
+"""The verifier's role over TLS, with a scripted router and drafter (6.1, 6.3, 6.7, D2, D3, D8 to D11, D17, D27)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sdcp import errors
 from sdcp.engines.bigram import BigramTarget, write_bigram
 from sdcp.http.authority import issue
 from sdcp.http.client import Answer, Client
@@ -26,7 +27,16 @@ from sdcp.messages.record import FenceRecord
 from sdcp.messages.round import Assignment, Proposal, Verdict
 from sdcp.messages.session import Policy, Resume, Sampling, SessionOpen, SessionState, State
 from sdcp.messages.status import Status
-from sdcp.ports import VerifyJob, VerifyResult
+from sdcp.ports import (
+    LogFencedError,
+    LogMovedError,
+    LogSlice,
+    PrefillJob,
+    StoreFullError,
+    StoreUnavailableError,
+    VerifyJob,
+    VerifyResult,
+)
 from sdcp.roles.telemetry import Metrics
 from sdcp.roles.verifier import VerifierFacts, VerifierRole
 from sdcp.rules.digest import contract_digest, extend_all, prefix_digest
@@ -53,13 +63,52 @@ class Gated(BigramTarget):
         self.gate.set()
         self.reached = threading.Event()
         self.broken = False
+        self.refusal: errors.ProblemError | RuntimeError | None = None
+        self.outcome: VerifyResult | None = None
+
+    def prefill(self, jobs: Sequence[PrefillJob], budget: int) -> list[bool]:
+        if self.refusal is not None:
+            raise self.refusal
+        return super().prefill(jobs, budget)
 
     def verify(self, jobs: Sequence[VerifyJob]) -> list[VerifyResult]:
         self.reached.set()
         assert self.gate.wait(PATIENCE_S)
         if self.broken:
             raise RuntimeError("out of memory")
-        return super().verify(jobs)
+        return [self.outcome] * len(jobs) if self.outcome else super().verify(jobs)
+
+
+class Flaky(LocalCache):
+    """A cache whose next calls can be made to fail: `faults` are raised one after the other, by name of the call.
+
+    None lets a call pass; `lost` does the append and raises all the same.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore(), owner="verifier", prefix=PREFIX)
+        self.faults: dict[str, list[BaseException | None]] = {}
+        self.lost = False
+
+    def _raise(self, call: str) -> None:
+        if self.faults.get(call) and (fault := self.faults[call].pop(0)) is not None:
+            raise fault
+
+    async def append(self, ref: str, data: bytes, etag: str | None) -> str:
+        if self.lost:
+            self.lost = False
+            await super().append(ref, data, etag)
+            raise StoreUnavailableError("no answer")
+        self._raise("append")
+        return await super().append(ref, data, etag)
+
+    async def read_log(self, ref: str, start: int = 0, stop: int | None = None) -> LogSlice:
+        self._raise("read_log")
+        return await super().read_log(ref, start, stop)
+
+    async def fetch(self, ref: str, *, at_most: int) -> bytes:
+        self._raise("fetch")
+        return await super().fetch(ref, at_most=at_most)
 
 
 class Pki:
@@ -74,7 +123,7 @@ class Pki:
 class Town:
     """The verifier under test on its server, and everybody that it talks to."""
 
-    def __init__(self, pki: Pki, target: Gated, cache: LocalCache) -> None:
+    def __init__(self, pki: Pki, target: Gated, cache: Flaky) -> None:
         self.target = target
         self.cache = cache
         self.log = cache.new_log("one")
@@ -85,6 +134,7 @@ class Town:
         self.told = asyncio.Event()
         self.deaf = 0  # so many events get no 204
         self.faults: list[BaseException] = []
+        self.expected: list[BaseException] = []  # faults of ours that the test provoked
         self.names = {
             name: Client(client_context(getattr(pki, name))) for name in ("router", "drafter", "other", "front_end")
         }
@@ -213,7 +263,7 @@ async def town(pki: Pki, facts: VerifierFacts, tmp_path: Path) -> AsyncIterator[
         logits[token, (token + 1) % WIDTH] = 20.0
     write_bigram(tmp_path / "target.safetensors", logits, context=64)
     target = Gated(tmp_path / "target.safetensors")
-    town = Town(pki, target, LocalCache(MemoryStore(), owner="verifier", prefix=PREFIX))
+    town = Town(pki, target, Flaky())
     async with asyncio.timeout(PATIENCE_S), Server(town.router, server_context(pki.router)) as router:
         routers = (f"https://127.0.0.1:{router.port}",)
         town.role = VerifierRole(
@@ -233,8 +283,7 @@ async def town(pki: Pki, facts: VerifierFacts, tmp_path: Path) -> AsyncIterator[
                 await town.role.drain()
             for client in town.names.values():
                 await client.close()
-    if not target.broken:
-        assert town.faults == []
+    assert town.faults == town.expected
 
 
 # ---- a session from open to finish -----------------------------------------------------------------------------------
@@ -476,6 +525,7 @@ async def test_a_broken_engine_fails_the_session_once_the_router_knows(town: Tow
     output = Output.decode((await town.read(wait="wait=20")).body)
     assert [event.kind for event in town.events] == [Action.FAIL]
     assert (output.tokens, output.final, output.finish) == ((), True, Action.FAIL)
+    town.expected = town.faults[:1]
 
 
 # ---- what routers hear -----------------------------------------------------------------------------------------------
@@ -501,3 +551,101 @@ async def test_an_event_is_repeated_until_a_router_answers_204(town: Town) -> No
     await town.told.wait()
     assert [event.kind for event in town.events] == [Action.SWITCH]
     assert SessionState.decode((await town.open()).body).state == State.WAITING
+
+
+# ---- what the engine and the cache may do ----------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("S6.5.2-self-decode", "S6.5.2-self-decode-event")
+async def test_a_self_decoding_period(town: Town) -> None:
+    await town.started(low_rounds=1, fallback=(Action.SELF_DECODE,), self_load=100, self_max=3)
+    assert Verdict.decode((await town.propose(9)).body).action == Action.SELF_DECODE
+    await town.told.wait()
+    assert [(event.kind, event.committed) for event in town.events] == [(Action.SELF_DECODE, 4)]
+    assert Output.decode((await town.read()).body).tokens == (5, 6, 7, 8)
+
+
+@pytest.mark.decision("D27")
+@pytest.mark.parametrize(
+    "faults", [[StoreUnavailableError("no answer")], [StoreFullError("full")], [LogMovedError("moved")]]
+)
+async def test_a_store_that_does_not_answer_costs_time_alone(town: Town, faults: list[BaseException | None]) -> None:
+    await town.started()
+    town.cache.faults = {"append": faults, "read_log": [StoreUnavailableError("nor now")]}
+    assert Verdict.decode((await town.propose(5)).body).emitted == (5, 6)
+
+
+@pytest.mark.decision("D27")
+async def test_an_append_whose_answer_was_lost_is_recognized(town: Town) -> None:
+    await town.started()
+    town.cache.lost = True
+    assert (await town.propose(5)).status == 200
+    assert (await town.propose(7)).status == 200
+    assert town.output == (5, 6, 7, 8)
+
+
+@pytest.mark.requirement("S6.3-fenced-append")
+async def test_a_store_that_says_fenced_ends_it(town: Town) -> None:
+    await town.started()
+    town.cache.faults = {"append": [LogFencedError("epoch 2")]}
+    assert problem(await town.propose(5)) == (409, "sdcp-stale-epoch")
+    assert problem(await town.read()) == (409, "sdcp-stale-epoch")
+
+
+async def test_an_old_verdict_that_cannot_be_read_now_is_503(town: Town) -> None:
+    await town.started()
+    first = town.proposal(5)
+    await town.propose(5)
+    await town.propose(7)
+    town.cache.faults = {"read_log": [StoreUnavailableError("busy")]}
+    assert problem(await town.send(first)) == (503, "about:blank")
+    assert (await town.send(first)).status == 200
+
+
+@pytest.mark.decision("D19")
+async def test_a_log_that_cannot_be_read_refuses_the_open(town: Town) -> None:
+    town.cache.faults = {"read_log": [StoreUnavailableError("busy")]}
+    assert problem(await town.open()) == (503, "about:blank")
+
+
+@pytest.mark.decision("D11")
+async def test_objects_that_come_too_late_do_not_come(town: Town) -> None:
+    town.cache.faults = {"fetch": [TimeoutError(), TimeoutError()]}
+    assert problem(await town.open(prompt=f"{PREFIX}objects/oLate")) == (503, "about:blank")
+    await town.started(rule=2)
+    assert problem(await town.propose(5, q_rows=f"{PREFIX}objects/oLate")) == (409, "sdcp-q-unavailable")
+
+
+@pytest.mark.decision("D19", "D26")
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [(errors.Overloaded("no room"), 503), (errors.InvalidContent("too long"), 422), (RuntimeError("broken"), 500)],
+)
+async def test_an_engine_that_cannot_prefill_refuses_the_open(town: Town, refusal: Any, expected: int) -> None:
+    town.target.refusal = refusal
+    assert problem(await town.open()) == (expected, "about:blank")
+    town.expected = town.faults if isinstance(refusal, RuntimeError) else []
+    town.target.refusal = None
+    assert (await town.open()).status == 200
+
+
+@pytest.mark.decision("D26")
+async def test_an_empty_prompt_needs_a_model_that_can_begin_from_nothing(town: Town) -> None:
+    assert problem(await town.open(prompt=())) == (422, "about:blank")
+
+
+async def test_a_bug_costs_its_session_and_no_other(town: Town) -> None:
+    await town.started()
+    town.target.outcome = VerifyResult(0, 2**40)  # no engine may say this
+    assert problem(await town.propose(5)) == (503, "about:blank")
+    assert len(town.faults) == 1
+    town.expected = town.faults
+    assert problem(await town.read()) == (404, "about:blank")
+    assert (await town.open(commit_log=town.cache.new_log("two"))).status == 200
+
+
+async def test_big_rows_are_checked_off_the_loop(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sdcp.roles.verifying.BIG_ROWS", 1)
+    await town.started(rule=2)
+    assert (await town.propose(5, q_rows=await rows_of(town, UNIFORM))).status == 200
+    assert problem(await town.propose(7, q_rows=await rows_of(town, 2 * UNIFORM))) == (422, "sdcp-bad-proposal")
