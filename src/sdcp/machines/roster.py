@@ -98,6 +98,11 @@ class Roster:
         """Return the base URI that a status is about, by itself or by configuration (D7)."""
         return status.base or self._known.get(status.instance, Known()).base
 
+    def base_in_use(self, instance: str, now_ms: int) -> str | None:
+        """Return the base URI under which an instance of that name is alive now."""
+        entry = self._entries.get(instance)
+        return entry.base if entry is not None and entry.alive(now_ms) else None
+
     def lost(self, now_ms: int) -> list[Lost]:
         """Return the instances that have expired, or moved to another base URI, since the last call; forget them."""
         gone = [(name, entry) for name, entry in self._entries.items() if not entry.alive(now_ms)]

@@ -1,0 +1,250 @@
+"""One session at a router: its machine, its driver, and how the machine's effects are carried out (6.1, 6.9).
+
+The objects that a session needs, its prompt when that is long and its committed tokens, are written and leased here
+until the session ends (D20); then lease and objects go.
+
+Not here: the sessions together and who is alive (`sdcp.roles.router`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sdcp.http.identity import DRAFTER, VERIFIER
+from sdcp.http.resources import encode_id, url
+from sdcp.machines.effects import (
+    AppendLog,
+    ChooseDrafter,
+    ChooseVerifier,
+    EndSession,
+    ReadLog,
+    Refuse,
+    Reply,
+    SendAssignment,
+    SendDrafter,
+    SendOpen,
+    SendPolicy,
+    StoreTokens,
+)
+from sdcp.machines.inputs import (
+    AssignmentRefused,
+    AssignmentTaken,
+    DrafterChosen,
+    LogAppended,
+    LogFenced,
+    LogMoved,
+    LogRead,
+    LogUnanswered,
+    StateReceived,
+    StoreFailed,
+    TokensStored,
+    VerifierChosen,
+    VerifierRefused,
+    VerifierUnanswered,
+)
+from sdcp.machines.roster import Roster
+from sdcp.machines.router import RouterSession
+from sdcp.messages.request import GenerationRequest
+from sdcp.messages.session import SessionState
+from sdcp.ports import (
+    Cache,
+    LogFencedError,
+    LogMovedError,
+    ObjectMissingError,
+    StoreFullError,
+    StoreUnavailableError,
+)
+from sdcp.roles.drive import Driver
+from sdcp.roles.peers import Peers, RefusedError, UnansweredError
+from sdcp.roles.telemetry import Metrics
+from sdcp.wire import cbor
+
+LEASE_MS = 60_000
+OPEN_S = 120.0  # the verifier answers when it has computed the prompt (6.1)
+ASK_S = 30.0  # PUT drafter is answered after the round under verification (D28)
+
+CACHE_FAULTS = (ObjectMissingError, StoreFullError, StoreUnavailableError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """What the sessions of a router share. `now_ms` is the monotonic clock by which statuses expire (D7)."""
+
+    roster: Roster
+    cache: Cache
+    peers: Peers
+    metrics: Metrics
+    now_ms: Callable[[], int]
+    report: Callable[[str, BaseException], None]
+
+
+class RoutingSession:
+    """A request, the session made of it, and to whom it belongs.
+
+    `owner` names the certificate that submitted it (D33). `ended_ms`: when it ended, None while it lives.
+    """
+
+    def __init__(self, request: GenerationRequest, owner: str, machine: RouterSession, equipment: Equipment) -> None:
+        self.request = request
+        self.owner = owner
+        self.machine = machine
+        self.ended_ms: int | None = None
+        self._equipment = equipment
+        self._lease = f"{encode_id(machine.session)}-{secrets.token_hex(8)}"
+        self._objects: list[str] = []
+        self._epoch = machine.epoch
+        self._driver = Driver(
+            self,
+            {
+                ChooseVerifier: self._choose_verifier,
+                ChooseDrafter: self._choose_drafter,
+                SendOpen: self._send_open,
+                SendDrafter: self._send_drafter,
+                SendPolicy: self._send_policy,
+                SendAssignment: self._send_assignment,
+                StoreTokens: self._store_tokens,
+                AppendLog: self._append,
+                ReadLog: self._read,
+                EndSession: self._end,
+            },
+            self._broken,
+        )
+
+    def handle(self, event: Any, /) -> list[Any]:
+        """What the driver drives: the machine, and a look at what became of it."""
+        effects = self.machine.handle(event)
+        if self.machine.epoch != self._epoch:
+            self._epoch = self.machine.epoch
+            self._equipment.metrics.count("fences")
+        return effects
+
+    def tell(self, event: Any) -> None:
+        """Hand in what the role has learned: an instance is lost."""
+        self._driver.handle(event)
+
+    async def ask(self, make: Callable[[int], Any]) -> Reply | Refuse:
+        """Hand in a request and wait for its answer."""
+        return await self._driver.ask(make)
+
+    async def renew(self) -> None:
+        """Keep the objects of a living session."""
+        if self._objects and self.ended_ms is None:
+            with suppress(*CACHE_FAULTS):
+                await self._equipment.cache.lease(self._lease, self._objects, LEASE_MS)
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way."""
+        await self._driver.settle()
+
+    def close(self) -> None:
+        """Leave everything as it is; who still waits is told to ask elsewhere."""
+        self._driver.close()
+
+    # ---- choices -----------------------------------------------------------------------------------------------------
+
+    def _choose_verifier(self, effect: ChooseVerifier) -> VerifierChosen:
+        contract, equipment = effect.contract, self._equipment
+        chosen = equipment.roster.choose_verifier(contract.target, contract.tokenizer, effect.but, equipment.now_ms())
+        return VerifierChosen(chosen)
+
+    def _choose_drafter(self, effect: ChooseDrafter) -> DrafterChosen:
+        equipment = self._equipment
+        return DrafterChosen(equipment.roster.choose_drafter(effect.contract, effect.but, equipment.now_ms()))
+
+    # ---- peers -------------------------------------------------------------------------------------------------------
+
+    async def _send_open(self, effect: SendOpen) -> object:
+        return await self._state(effect, "POST", url(effect.verifier, "sessions"), OPEN_S)
+
+    async def _send_drafter(self, effect: SendDrafter) -> object:
+        path = url(effect.verifier, "sessions/{id}/drafter", encode_id(effect.message.session))
+        return await self._state(effect, "PUT", path, ASK_S)
+
+    async def _send_policy(self, effect: SendPolicy) -> object:
+        path = url(effect.verifier, "sessions/{id}/policy", encode_id(effect.message.session))
+        return await self._state(effect, "POST", path, ASK_S)
+
+    async def _state(
+        self, effect: SendOpen | SendDrafter | SendPolicy, method: str, target: str, deadline_s: float
+    ) -> StateReceived | VerifierRefused | VerifierUnanswered:
+        try:
+            state = await self._equipment.peers.ask(
+                method, target, SessionState, effect.message, role=VERIFIER, deadline_s=deadline_s
+            )
+        except RefusedError as refusal:
+            return VerifierRefused(refusal.error, effect)
+        except UnansweredError:
+            self._equipment.metrics.count("verifier_unanswered")
+            return VerifierUnanswered(effect)
+        return StateReceived(state, effect)
+
+    async def _send_assignment(self, effect: SendAssignment) -> AssignmentTaken | AssignmentRefused:
+        target = url(effect.drafter, "assignments")
+        try:
+            await self._equipment.peers.tell("POST", target, effect.message, role=DRAFTER, deadline_s=ASK_S)
+        except RefusedError as refusal:
+            return AssignmentRefused(refusal.error, effect)
+        except UnansweredError:
+            self._equipment.metrics.count("drafter_unanswered")
+            return AssignmentRefused(None, effect)
+        self._equipment.metrics.count("assignments")
+        return AssignmentTaken(effect)
+
+    # ---- objects and the log -----------------------------------------------------------------------------------------
+
+    async def _store_tokens(self, effect: StoreTokens) -> TokensStored | StoreFailed:
+        cache = self._equipment.cache
+        try:
+            ref = await cache.create(cbor.encode(list(effect.tokens)))
+            await cache.lease(self._lease, [*self._objects, ref], LEASE_MS)
+        except CACHE_FAULTS as fault:
+            return StoreFailed(str(fault), effect)
+        self._objects.append(ref)
+        if self.ended_ms is not None:  # it ended meanwhile
+            await self._let_go()
+        return TokensStored(ref, effect)
+
+    async def _append(self, effect: AppendLog) -> LogAppended | LogMoved | LogFenced | LogUnanswered:
+        try:
+            etag = await self._equipment.cache.append(effect.ref, effect.data, effect.etag)
+        except LogMovedError:
+            return LogMoved()
+        except LogFencedError:
+            return LogFenced()
+        except (StoreUnavailableError, StoreFullError):
+            return LogUnanswered()
+        return LogAppended(etag, 0)
+
+    async def _read(self, effect: ReadLog) -> LogRead | LogUnanswered:
+        try:
+            found = await self._equipment.cache.read_log(effect.ref, effect.start)
+        except (StoreUnavailableError, ObjectMissingError, ValueError):
+            return LogUnanswered()
+        return LogRead(effect.start, found.data, found.etag)
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    async def _end(self, _: EndSession) -> None:
+        self.ended_ms = self._equipment.now_ms()
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        """Release the lease, delete the objects; what the cache will not do now, time does."""
+        gone, self._objects = self._objects, []
+        if not gone:
+            return
+        with suppress(*CACHE_FAULTS):
+            await self._equipment.cache.release(self._lease)
+        for ref in gone:
+            with suppress(*CACHE_FAULTS):
+                await self._equipment.cache.delete(ref)
+
+    def _broken(self, fault: BaseException) -> None:
+        """A bug of ours: this session is given up, the others are not."""
+        self._equipment.report("a router session broke and was given up", fault)
+        self.ended_ms = self._equipment.now_ms()
+        self.close()
