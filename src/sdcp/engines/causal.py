@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
-from sdcp.engines.linears import DTYPES, PACKED, check_precision, pack_all
+from sdcp.engines.linears import DTYPES, PACKED, check_precision, chosen_precision, pack_all
 from sdcp.engines.llama import LeanLlama
 from sdcp.engines.ragged import Pass, Piece, SessionKV
 from sdcp.errors import ConfigurationError
@@ -43,6 +43,7 @@ class CausalModel:
 
     def __init__(self, path: Path, device: str, precision: str, lean: bool) -> None:
         self.device = _device(device)
+        precision = chosen_precision(precision, self.device)
         check_precision(precision, self.device)
         model, self.output_ids = _load(path, DTYPES[precision], self.device)
         config = model.config.get_text_config()

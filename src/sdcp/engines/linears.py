@@ -31,10 +31,22 @@ DTYPES: dict[str, torch.dtype] = {
 """The type of activations, KV and unpacked weights by precision."""
 
 
+AUTO = "auto"
+
+
+def chosen_precision(precision: str, device: torch.device) -> str:
+    """Resolve `auto`: packed-float16 on a CPU that has it, else float32; bfloat16 on a GPU."""
+    if precision != AUTO:
+        return precision
+    if device.type != "cpu":
+        return "bfloat16"
+    return PACKED if "fbgemm" in torch.backends.quantized.supported_engines else "float32"
+
+
 def check_precision(precision: str, device: torch.device) -> None:
     """ConfigurationError when this machine cannot compute in `precision` on `device`."""
     if precision not in DTYPES:
-        raise ConfigurationError(f"There is no precision {precision!r}: choose one of {', '.join(DTYPES)}.")
+        raise ConfigurationError(f"There is no precision {precision!r}: choose one of {', '.join([AUTO, *DTYPES])}.")
     if precision == "float16" and device.type == "cpu":
         raise ConfigurationError(f"float16 needs a GPU: on the CPU choose {PACKED}, bfloat16 or float32.")
     if precision == PACKED and (device.type != "cpu" or "fbgemm" not in torch.backends.quantized.supported_engines):
@@ -65,9 +77,11 @@ def linear(weight: Tensor, bias: Tensor | None, precision: str) -> Linear:
     return made
 
 
-def stacked(layers: list[nn.Linear], precision: str) -> Linear:
-    """Return one layer that computes several of the same input, outputs side by side."""
+def stacked(layers: list[nn.Linear], precision: str, scale: Tensor | None = None) -> Linear:
+    """Return one layer that computes several of the same input, outputs side by side; inputs multiplied by `scale`."""
     weight = torch.cat([layer.weight.detach() for layer in layers])
+    if scale is not None:
+        weight = (weight.float() * scale.detach().float()).to(weight.dtype)
     biases = [layer.bias for layer in layers if layer.bias is not None]
     return linear(weight, torch.cat(biases).detach() if biases else None, precision)
 

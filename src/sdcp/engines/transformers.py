@@ -96,8 +96,8 @@ class _Transformers:
 class TransformersTarget(_Transformers):
     """A target model.
 
-    capacity: sessions that hold KV at once. device: "cpu", "cuda" or "cuda:1". precision: "float32", "bfloat16",
-    "float16" (GPU) or "packed-float16" (CPU). threads: of PyTorch. lean: our own forward for Llamas.
+    capacity: sessions that hold KV at once. device: "cpu", "cuda" or "cuda:1". precision: "auto", "float32",
+    "bfloat16", "float16" (GPU) or "packed-float16" (CPU). threads: of PyTorch. lean: our own forward for Llamas.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class TransformersTarget(_Transformers):
         *,
         capacity: int = 32,
         device: str = "cpu",
-        precision: str = "float32",
+        precision: str = "auto",
         threads: int | None = None,
         lean: bool = True,
     ) -> None:
@@ -145,6 +145,16 @@ class TransformersTarget(_Transformers):
         parts = logits.split([piece.wanted for piece in pieces])
         return [self._judged(job, piece, part) for job, piece, part in zip(jobs, pieces, parts, strict=True)]
 
+    def next_logits(self, session: bytes, prefix: Sequence[int], length: int) -> NDArray[np.float32]:
+        """Run the last token alone and return the logits [V] after it (D32)."""
+        job = PrefillJob(session, prefix, length)
+        kv = self._sessions[job]
+        while not self._catch_up([(kv, kv.pending(prefix, length)[:-1])], CHUNK)[0]:
+            pass
+        logits = self._causal.run([Piece(kv, kv.pending(prefix, length), wanted=1)])
+        assert logits is not None  # one row is wanted
+        return np.asarray(logits[0].float().cpu())
+
     def _judged(self, job: VerifyJob, piece: Piece, logits: Tensor) -> VerifyResult:
         result = judge_greedy(job, logits) if job.rule == GREEDY else judge(job, _Rows(logits))
         piece.kv.cut(len(piece.kv.head) + job.length + result.accepted)
@@ -164,7 +174,7 @@ class TransformersDrafter(_Transformers):
         *,
         capacity: int = 256,
         device: str = "cpu",
-        precision: str = "float32",
+        precision: str = "auto",
         threads: int | None = None,
         lean: bool = True,
         vocabulary: int | None = None,
