@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sdcp.errors import Conflict, Overloaded
-from sdcp.machines.effects import CancelTimer, Refuse, Reply, SetTimer
+from sdcp.machines.effects import Abandon, CancelTimer, Refuse, Reply, SetTimer
 from sdcp.machines.inputs import RequestCancelled, TimerFired
 from sdcp.roles.drive import Driver
 
@@ -90,6 +90,31 @@ async def test_a_cancelled_wait_is_told_to_the_machine_and_ends_nothing_else() -
     release.set()
     await drive.settle()
     assert machine.seen == [Asked(1), RequestCancelled(1), Done("round")]
+
+
+@pytest.mark.decision("D28")
+async def test_what_is_abandoned_is_not_heard_even_when_it_was_done_already() -> None:
+    ended: list[str] = []
+    quick_ended = asyncio.Event()
+
+    async def work(effect: Work) -> Done:
+        try:
+            if effect.name == "slow":
+                await asyncio.Event().wait()
+        finally:
+            ended.append(effect.name)
+            quick_ended.set()
+        return Done(effect.name)
+
+    script = {Asked(0): [Work("slow"), Work("quick")], Asked(1): [Abandon()], Asked(2): [Work("new")]}
+    drive, machine, faults = driver(lambda e: script.get(e, []), work=work)
+    drive.handle(Asked(0))
+    await quick_ended.wait()
+    drive.handle(Asked(1))  # "quick" has ended, and its answer has not been handed over yet
+    drive.handle(Asked(2))
+    await drive.settle()
+    assert (ended, faults) == (["quick", "slow", "new"], [])
+    assert machine.seen == [Asked(0), Asked(1), Asked(2), Done("new")]
 
 
 async def test_timers_fire_move_and_are_forgotten() -> None:
