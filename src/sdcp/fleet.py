@@ -124,7 +124,7 @@ class Fleet:
         self.plan = plan
         self.directory = plan.directory.resolve()
         self._members = tuple(_members(plan))
-        self._bases: dict[str, str] = {}
+        self.bases: dict[str, str] = {}
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._deaths: dict[str, int] = {}
         self._api = plan.api
@@ -142,10 +142,10 @@ class Fleet:
         ports = self._ports()
         host, _, port = self.plan.api.rpartition(":")
         self._api = f"{host}:{ports.pop('api') if port == '0' else port}"
-        self._bases = {member.name: f"https://127.0.0.1:{ports[member.name]}" for member in self._members}
+        self.bases = {member.name: f"https://127.0.0.1:{ports[member.name]}" for member in self._members}
         for member in self._members:
             role = "front-end" if member.role == "gateway" else member.role
-            issue(certs, member.name, role, [self._bases[member.name]])
+            issue(certs, member.name, role, [self.bases[member.name]])
             self._settings_file(member).write_text(self._settings(member))
         self._remember()
 
@@ -161,7 +161,7 @@ class Fleet:
                 for task in done:
                     name = waiting.pop(task)
                     task.result()
-                    console.print(f"  {name:<12} {self._bases[name]}  {time.monotonic() - began:5.1f} s")
+                    console.print(f"  {name:<12} {self.bases[name]}  {time.monotonic() - began:5.1f} s")
         console.print(f"{len(names)} processes over mutual TLS; OpenAI API at {self.api_url}/v1")
         return 1
 
@@ -232,7 +232,7 @@ class Fleet:
         return self.directory / f"{member.name}.toml"
 
     def _settings(self, member: Member) -> str:
-        base = self._bases[member.name]
+        base = self.bases[member.name]
         text = f"""[server]
 listen = "{base.removeprefix("https://")}"
 base_uri = "{base}"
@@ -243,7 +243,7 @@ key = "certs/{member.name}.key"
 ca = "certs/ca.pem"
 
 {member.settings}"""
-        for mark, value in (("@cache", self._bases["cache"]), ("@router", self._bases["router"]), ("@api", self._api)):
+        for mark, value in (("@cache", self.bases["cache"]), ("@router", self.bases["router"]), ("@api", self._api)):
             text = text.replace(mark, value)
         return text
 
@@ -261,7 +261,7 @@ ca = "certs/ca.pem"
                 holder.close()
 
     def _remember(self) -> None:
-        ports = {name: int(base.rpartition(":")[2]) for name, base in self._bases.items()}
+        ports = {name: int(base.rpartition(":")[2]) for name, base in self.bases.items()}
         document = {"api": self.api_url, "ports": ports, "certs": str(self.directory / "certs")}
         (self.directory / "fleet.json").write_text(json.dumps(document, indent=2) + "\n")
 
