@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from sdcp.http.client_connection import Chunks
@@ -34,19 +35,16 @@ class Call:
         self, method: str, url: str, headers: Iterable[tuple[str, str]], body: CallBody | None, objects: bool
     ) -> None:
         """Raises ValueError for a URL that is not https, or has no host."""
-        parts = urlsplit(url)
-        if parts.scheme != "https" or not parts.hostname:
-            raise ValueError(f"{url!r} is not an https URL with a host")
+        host, port, authority, target = _parts(url)
         self.method = method
         self.url = url
         self.body = body
-        self.origin = Origin(parts.hostname, parts.port or 443, objects)
-        target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+        self.origin = Origin(host, port, objects)
         self.fields = [
             (b":method", method.encode("ascii")),
             (b":scheme", b"https"),
-            (b":authority", parts.netloc.rpartition("@")[2].encode("ascii")),
-            (b":path", target.encode("ascii")),
+            (b":authority", authority),
+            (b":path", target),
         ]
         self.fields += [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in headers]
         if isinstance(body, bytes | memoryview):
@@ -103,6 +101,17 @@ class Call:
 
     def _may_repeat(self, error: TransportError) -> bool:
         return isinstance(error, Unreachable) and not isinstance(error, NotTrusted) and not self.spent
+
+
+@lru_cache(maxsize=1024)  # a role asks the same few URLs again and again
+def _parts(url: str) -> tuple[str, int, bytes, bytes]:
+    """Host, port, `:authority` and `:path` of an https URL."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname:
+        raise ValueError(f"{url!r} is not an https URL with a host")
+    target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+    authority = parts.netloc.rpartition("@")[2]
+    return parts.hostname, parts.port or 443, authority.encode("ascii"), target.encode("ascii")
 
 
 async def _once(body: bytes | memoryview) -> AsyncIterator[bytes | memoryview]:

@@ -104,12 +104,14 @@ class Client:
         """
         call = Call(method, url, headers, body, objects)
         limit = self.limits.max_bytes if max_bytes is None else max_bytes
-        async with self._deadline(call, deadline_s):
-            while True:
-                try:
-                    return await self._whole(call, expect_role, limit)
-                except TransportError as error:
-                    await self._before_next_try(call, error, idempotent)
+        scope = asyncio.timeout(self.limits.deadline_s if deadline_s is None else deadline_s)
+        try:
+            async with scope:
+                return await self._until_answered(call, expect_role, limit, idempotent)
+        except TimeoutError:
+            if not scope.expired():  # from within, and none of our deadline's
+                raise
+            raise _late(call) from None
 
     @asynccontextmanager
     async def stream(
@@ -130,16 +132,14 @@ class Client:
         `deadline_s` covers the block.
         """
         call = Call(method, url, headers, body, objects)
-        async with self._deadline(call, deadline_s), AsyncExitStack() as stack:
-            while True:
-                try:
-                    connection, stream = await self._send(call, expect_role)
-                    stack.callback(connection.abandon, stream)
-                    await stream.head
-                    break
-                except TransportError as error:
-                    await self._before_next_try(call, error, idempotent)
-            yield Reply(connection, stream)
+        scope = asyncio.timeout(self.limits.deadline_s if deadline_s is None else deadline_s)
+        try:
+            async with scope, AsyncExitStack() as stack:
+                yield await self._first_head(call, expect_role, idempotent, stack)
+        except TimeoutError:
+            if not scope.expired():  # from within, and none of our deadline's
+                raise
+            raise _late(call) from None
 
     async def close(self) -> None:
         """Close all connections; requests under way fail."""
@@ -150,6 +150,23 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def _until_answered(self, call: Call, expect_role: str | None, limit: int, idempotent: bool) -> Answer:
+        while True:
+            try:
+                return await self._whole(call, expect_role, limit)
+            except TransportError as error:
+                await self._before_next_try(call, error, idempotent)
+
+    async def _first_head(self, call: Call, expect_role: str | None, idempotent: bool, stack: AsyncExitStack) -> Reply:
+        while True:
+            try:
+                connection, stream = await self._send(call, expect_role)
+                stack.callback(connection.abandon, stream)
+                await stream.head
+                return Reply(connection, stream)
+            except TransportError as error:
+                await self._before_next_try(call, error, idempotent)
 
     async def _whole(self, call: Call, expect_role: str | None, limit: int) -> Answer:
         connection, stream = await self._send(call, expect_role)
@@ -176,6 +193,7 @@ class Client:
                 connection.queue(stream, body, end=True)
         elif body is not None:
             connection.start_sending(stream, call.chunks())
+        connection.push()
         return connection, stream
 
     async def _before_next_try(self, call: Call, error: TransportError, idempotent: bool) -> None:
@@ -192,18 +210,10 @@ class Client:
             raise Unreachable(f"{error} (an earlier try may have been processed)", maybe_processed=True) from error
         raise error
 
-    @asynccontextmanager
-    async def _deadline(self, call: Call, deadline_s: float | None) -> AsyncIterator[None]:
-        seconds = self.limits.deadline_s if deadline_s is None else deadline_s
-        scope = asyncio.timeout(seconds)
-        try:
-            async with scope:
-                yield
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            detail = f"{call.method} {call.url}: no answer within {seconds:g} seconds"
-            raise DeadlineExceeded(detail, maybe_processed=call.maybe_processed) from None
+
+def _late(call: Call) -> DeadlineExceeded:
+    detail = f"{call.method} {call.url}: the deadline passed before the whole answer came"
+    return DeadlineExceeded(detail, maybe_processed=call.maybe_processed)
 
 
 def _too_large(max_bytes: int) -> AnswerTooLarge:

@@ -122,7 +122,7 @@ class ClientConnection(Connection):
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def open(self, fields: Fields, *, end: bool) -> ClientStream:
-        """Send a request's head, when the server's limit of streams permits. Raises Unreachable."""
+        """Queue a request's head, when the server's limit of streams permits. Raises Unreachable."""
         if self.usable and len(self.streams) + self._granted >= self._max_streams:
             await self._turn()
         if not self.usable:
@@ -136,7 +136,6 @@ class ClientConnection(Connection):
         stream.sent_all = end
         self.streams[stream_id] = stream
         self._idle_since = None
-        self.schedule()
         return stream
 
     def start_sending(self, stream: ClientStream, chunks: Chunks) -> None:

@@ -58,6 +58,7 @@ class Connection(asyncio.Protocol):
     """One HTTP/2 connection; `ServerConnection` and `ClientConnection` say what its events mean."""
 
     role: Role
+    streams: dict[int, Any]
 
     def __init__(self, trust: TrustPolicy) -> None:
         self.loop = asyncio.get_running_loop()
@@ -151,6 +152,13 @@ class Connection(asyncio.Protocol):
             self._scheduled = True
             self.loop.call_soon(self.flush)
 
+    def push(self) -> None:
+        """Flush now when one exchange is all there is; else let the turn gather what the others add."""
+        if len(self.streams) <= 1:
+            self.flush()
+        else:
+            self.schedule()
+
     def flush(self) -> None:
         """Hand to the transport what the windows allow, and wake the writers whose queues have drained."""
         if self._handling:  # after the last event, so that nobody sees the library ahead of its events
@@ -161,7 +169,7 @@ class Connection(asyncio.Protocol):
         if self._broken or transport is None or transport.is_closing():
             return
         try:
-            while not self._paused and (data := self.h2.data_to_send(CHUNK)):
+            while not self._paused and self.h2.want_write and (data := self.h2.data_to_send(CHUNK)):
                 transport.write(data)
             events = self.h2.events()
         except ngh2.NGH2Error as error:
@@ -182,10 +190,15 @@ class Connection(asyncio.Protocol):
 
     async def send(self, stream: Stream, data: bytes | memoryview, *, end: bool) -> None:
         """Queue `data`, waiting whenever the stream's queue is over HIGH_WATER. Raises StreamLost."""
+        if end and len(data) <= CHUNK:
+            self.queue(stream, data, end=True)
+            self.push()
+            return
         view = memoryview(data).cast("B")
         for start in range(0, max(len(view), 1), CHUNK):
             piece = view[start : start + CHUNK]
             self.queue(stream, piece, end=end and start + CHUNK >= len(view))
+            self.schedule()
             if self.queued(stream) > HIGH_WATER:
                 await self._drained(stream)
 
@@ -195,9 +208,10 @@ class Connection(asyncio.Protocol):
             if chunk:
                 await self.send(stream, chunk, end=False)
         self.queue(stream, b"", end=True)
+        self.schedule()
 
     def queue(self, stream: Stream, data: bytes | memoryview, *, end: bool) -> None:
-        """Queue without waiting. Raises StreamLost."""
+        """Queue without waiting and without flushing. Raises StreamLost."""
         if stream.closed or self._broken:
             raise StreamLost(None)
         try:
@@ -209,7 +223,6 @@ class Connection(asyncio.Protocol):
             raise StreamLost(None) from None
         stream.queue_wait.moved += len(data)
         stream.sent_all = stream.sent_all or end
-        self.schedule()
 
     def acknowledge(self, stream_id: int, amount: int, *, soon: bool = True) -> None:
         """The peer may send `amount` bytes more. `soon` is False where other output is about to carry the news."""

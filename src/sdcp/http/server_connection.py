@@ -177,11 +177,11 @@ class ServerConnection(Connection):
         stream.received.drop()
         if stream.sent_all and not stream.closed:
             stream.queue_wait.begin(self.loop.time())  # from here on the client's reading is all we wait for
-        if stream.sent_all and not stream.received.ended:
-            self._refused.add(stream)
+            if not stream.received.ended:
+                self._refused.add(stream)
+                self.schedule()
         if self.closed.done() and not self._tasks:
             server.connections.discard(self)
-        self.schedule()
 
     async def _respond(self, stream: ServerStream, response: Response) -> None:
         body = response.body
@@ -193,9 +193,12 @@ class ServerConnection(Connection):
             fields.append((b"content-length", b"%d" % memoryview(body).nbytes))
         self._start(stream, fields, end=empty)
         if isinstance(body, bytes | memoryview):
-            if not empty:
+            if empty:
+                self.push()
+            else:
                 await self.send(stream, body, end=True)
             return
+        self.schedule()
         try:
             if not empty:
                 await self.send_all(stream, body)
@@ -207,10 +210,9 @@ class ServerConnection(Connection):
             raise StreamLost(None)
         try:
             self.h2.send_response(stream.id, fields, end_stream=end)
-        except ngh2.StreamUnavailableError:
+        except ngh2.NGH2Error:
             raise StreamLost(None) from None
         stream.sent_all = end
-        self.schedule()
 
     # -- events -------------------------------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class Held:
 async def test_a_deadline_ends_the_request_here_and_there(serving: Callable) -> None:
     held = Held()
     async with serving(held) as (_, client, base):
-        with pytest.raises(DeadlineExceeded, match=r"within 0\.05 seconds") as late:
+        with pytest.raises(DeadlineExceeded, match="deadline passed") as late:
             await client.request("POST", base, body=b"x", deadline_s=0.05, idempotent=True)
         assert late.value.maybe_processed
         await held.cancelled.wait()
