@@ -10,6 +10,9 @@ and where the verifier says that we are behind, the committed output is fetched 
 Stricter than the draft: a drafter that gets nowhere gives the session up (EndSession) instead of trying for ever; a new
 assignment takes it up again.
 
+The draft lets a drafter prepare its next proposal while it waits for the verdict (6.2, MAY). This one does not: engines
+keep the KV of a prefix because it only grows, and their free time belongs to the other sessions of the instance.
+
 Not here: assignments (`sdcp.machines.drafter`) and choosing M (`sdcp.machines.estimate`).
 """
 

@@ -371,6 +371,17 @@ def test_rows_that_cannot_be_written_are_written_again_with_the_same_tokens() ->
     assert sent.message.tokens == (7, 8)
 
 
+@pytest.mark.requirement("S6.2-prepare-ahead", "S6.2-ahead-sent-when-confirmed", "S6.2-one-outstanding")
+def test_between_a_proposal_and_its_verdict_nothing_is_drafted_written_or_sent() -> None:
+    bench = Bench(sampled())
+    (draft,) = of(bench.assign(), Draft)
+    effects = bench.tell(Drafted(draft.round, (7, 8), 1.0), RowsWritten(1, "mlc:rows", 1.0))
+    assert [type(effect) for effect in effects] == [SendProposal]
+    assert bench.tell(TimerFired("again"), RowsWritten(1, "mlc:late", 1.0)) == []
+    effects = bench.judge(effects[0].message, 2, (7, 8, 9))
+    assert [type(effect) for effect in effects] == [ReleaseRows, Draft]
+
+
 # -- verdicts (6.3, 6.5, D9a) ------------------------------------------------------------------------------------------
 
 
