@@ -55,6 +55,11 @@ class Recorded:
         stopped = bool(self.tokens) and self.tokens[-1] in self._contract.stop
         return Action.FINISH if stopped or len(self.tokens) >= self._contract.max_new else None
 
+    @property
+    def switched(self) -> bool:
+        """Whether the last round asked for another drafter (6.5.2)."""
+        return self._reader.last is not None and self._reader.last.action == Action.SWITCH
+
     def take(self, start: int, data: bytes, etag: str | None) -> None:
         """Take in the octets of the log from `start` to its end as it was then; what is known already is skipped.
 

@@ -61,6 +61,7 @@ class Drafting(Stepping):
         if ended is not None:
             return self._end(ended)
         self._wanted = None
+        self._proposers = [*self._proposers[-1:], (state.round, self.drafter or "")]
         if (state.committed, state.digest) == (self._point.committed, self._point.digest):
             return self._assign(replace(self._point, round=state.round))
         self._point = Point(state.round, state.committed, state.digest)

@@ -96,8 +96,13 @@ class Opening(Stepping):
         ended = ended_by(state) or self._recorded.ended
         if ended is not None:
             return moved + self._end(ended)
-        self._wanted = frozenset()
+        self._wanted = self._switched_from()
         return moved + self._next()
+
+    def _switched_from(self) -> frozenset[str]:
+        """The drafter of the last round, if that said switch: the event may be lost with its verifier (6.5.2)."""
+        turns = [drafter for since, drafter in self._proposers if since < self._recorded.round]
+        return frozenset(turns[-1:] if self._recorded.switched else ())
 
     def _moved(self) -> Effects:
         """Tell the front ends that wait to hear it."""

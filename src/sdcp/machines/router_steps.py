@@ -116,6 +116,7 @@ class Stepping(ABC):
         self._refusal: ProblemError | None = None
         self._may_commit = False  # an open has gone out, and no fence after it
         self._wanted: frozenset[str] | None = None  # a drafter is needed, preferably none of these
+        self._proposers: list[tuple[int, str]] = []  # the last two, and after which round their turn came
         self._open: SessionOpen | None = None
         self._put: Assignment | None = None
 

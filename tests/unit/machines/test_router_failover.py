@@ -16,7 +16,7 @@ from sdcp.messages.record import CommitRecord, FenceRecord
 from sdcp.messages.request import Location
 from sdcp.messages.session import State
 from sdcp.rules.digest import extend_all
-from tests.unit.machines.router_bench import D1, LOG, SESSION, START, STOP, V1, V2, Bench
+from tests.unit.machines.router_bench import D1, D2, LOG, SESSION, START, STOP, V1, V2, Bench
 
 HOT, COLD = Sampling(temperature_milli=1500), Sampling(temperature_milli=100)
 NO_ANSWER = inputs.VerifierUnanswered()
@@ -444,3 +444,26 @@ def _no_answer(effect: object) -> object | None:
         case fx.ChooseDrafter():
             return inputs.DrafterChosen(None)
     return None
+
+
+@pytest.mark.requirement("S6.5.2-switch-event", "S6.9-reassigned-after-resume")
+def test_a_switch_whose_event_died_with_the_verifier_is_carried_out_all_the_same() -> None:
+    """The log says so (D20): else the drafter that was to be left would be assigned again."""
+    bench = running((11,))
+    bench.commit(12, action=Action.SWITCH)
+    bench.give(inputs.VerifierLost())
+    bench.run()
+    assert bench.all_done(fx.ChooseDrafter)[-1].but == {D1}
+
+
+@pytest.mark.requirement("S6.5.2-switch-event", "S6.9-reassigned-after-resume")
+def test_a_switch_that_was_carried_out_does_not_count_against_the_new_drafter() -> None:
+    bench = running((11,))
+    bench.commit(12, action=Action.SWITCH)
+    bench.drafters = [D2]
+    bench.tell(bench.event(Action.SWITCH))
+    bench.run()
+    bench.give(inputs.VerifierLost())
+    bench.run()
+    assert [each.drafter for each in bench.all_done(fx.SendAssignment)] == [D2, D2]
+    assert bench.all_done(fx.ChooseDrafter)[-1].but == {D1}
