@@ -70,8 +70,7 @@ class Watch:
     def _follow(self, record: CommitRecord) -> None:
         """A valid record goes on from the last one: rounds, tokens, chain (4.2, 6.3 step 8)."""
         _hold(record.epoch == max(self.fence, 1), f"epoch {record.epoch} committed under the fence {self.fence}")
-        if self.records or record.tokens:  # a log may begin in the middle of a session, before any token
-            _hold(record.round == self._round + 1, f"round {record.round} after round {self._round}")
+        _hold(record.round == self._round + 1, f"round {record.round} after round {self._round}")
         self._extend(record.tokens)
         _hold(record.committed == len(self.tokens), f"committed is {record.committed}, not {len(self.tokens)}")
         _hold(record.digest == self.digests[-1], f"the chain is cut at round {record.round} (4.2)")

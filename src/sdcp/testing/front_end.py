@@ -1,7 +1,8 @@
 """A front end of a world: it submits the request and reads the output to its end, whatever fails (6.7, D33).
 
 It keeps what it has read: tokens it has are never asked for again, output of a lower epoch than it has seen is
-discarded, and when a verifier does not answer it asks the router who serves the session now.
+discarded, and when a verifier does not answer it asks the router who serves the session now. It asks that too whenever
+it has waited in vain: a verifier that the others take for dead may not know it, and would let it wait for ever.
 """
 
 from __future__ import annotations
@@ -79,14 +80,16 @@ class FrontEnd:
         self.epoch = output.epoch
         self.tokens += output.tokens
         self.finish = output.finish
-        if not output.final:
+        if output.tokens and not output.final:
             self._read_at(location)
+        elif not output.final:
+            self._locate(None)
 
-    def _locate(self, epoch: int) -> None:
-        """Ask the router who serves the session, now that `epoch` does not."""
+    def _locate(self, epoch: int | None) -> None:
+        """Ask the router who serves the session, now that `epoch` does not; None: whoever it is."""
         self._send(self._router.located(epoch, self._wait_ms), lambda answer: self._located(epoch, answer))
 
-    def _located(self, epoch: int, answer: Answer) -> None:
+    def _located(self, epoch: int | None, answer: Answer) -> None:
         match answer:
             case Reply(message=Location() as location):
                 self._read_at(location)

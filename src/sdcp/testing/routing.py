@@ -64,7 +64,7 @@ def patient(m_init: int) -> Patience:
 
 
 class Router:
-    """The router of the session. It prefers the first instance that is not among those to be passed over."""
+    """The router of the session. It takes the first instance that it may; one lost or passed over goes to the end."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class Router:
     ) -> None:
         self.machine = RouterSession(around.session, contract, prompt, LOG, patient(m_init))
         self._around = around
-        self._verifiers = verifiers
-        self._drafters = drafters
+        self._verifiers = dict(verifiers)
+        self._drafters = dict(drafters)
         self._held = Driven(self.machine, around.agenda, around.network)
         self._held.able(self._performers(self._held))
 
@@ -103,6 +103,9 @@ class Router:
 
     def lose_verifier(self) -> None:
         """The verifier's status has expired, whatever became of it."""
+        uri = self.machine.verifier
+        if uri is not None:
+            _sink(self._verifiers, uri)
         self._held.handle(VerifierLost())
 
     def lose_drafter(self) -> None:
@@ -151,11 +154,18 @@ class Router:
 
     def _choose_drafter(self, effect: ChooseDrafter) -> DrafterChosen:
         permitted = effect.contract.drafters
+        for uri in [uri for uri in self._drafters if uri in effect.but]:
+            _sink(self._drafters, uri)
         able = [
             uri for uri, instance in self._drafters.items() if permitted is None or instance.engine.model in permitted
         ]
         others = [uri for uri in able if uri not in effect.but]
         return DrafterChosen(next(iter(others or able), None))
+
+
+def _sink(order: dict[str, Any], uri: str) -> None:
+    """Make it the last one to be taken."""
+    order[uri] = order.pop(uri)
 
 
 def _or_unanswered(answer: Answer) -> Any:
