@@ -1,0 +1,239 @@
+"""How a front end has a request generated, and reads the output without losing or repeating a token (6.7, D33, D35).
+
+Words: a *delivery* is what one answer of `GET output` brings that was not known before. Indices are stable, so after
+any failure the reader goes on at the index it has reached, at whatever verifier the router names; output of a lower
+epoch than one seen is discarded (6.7). A reader that stops early withdraws its request, so that nobody generates for
+nobody (D34).
+
+Not here: text, and the API that clients speak (`sdcp.roles.openai_app`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from sdcp.errors import Overloaded
+from sdcp.http.identity import ROUTER, VERIFIER
+from sdcp.http.resources import encode_id, url
+from sdcp.messages.contract import Action, Sampling
+from sdcp.messages.output import Output
+from sdcp.messages.request import GenerationRequest, Location
+from sdcp.roles.peers import Peers, RefusedError, UnansweredError
+
+logger = logging.getLogger("sdcp.roles")
+
+SUBMIT_S = 150.0  # the router answers when a verifier has computed the prompt
+WAIT_S = 5  # of one long poll: a verifier that vanished without a word is noticed that soon
+GRACE_S = 3.0
+PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What speculation did for a session so far (D35): rounds committed, tokens proposed and accepted."""
+
+    passes: int
+    proposed: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """New tokens, in order. `finish` is set with the last ones: 4 or 5. `account` None: the verifier keeps none."""
+
+    tokens: tuple[int, ...]
+    epoch: int
+    finish: Action | None = None
+    account: Account | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be generated: prompt tokens, limits and profile."""
+
+    prompt: tuple[int, ...]
+    max_new: int
+    stop: tuple[int, ...]
+    rule: int
+    sampling: Sampling | None = None
+
+
+class FrontEnd:
+    """Requests to routers, in the order given; `tokenizer` binds them to verifiers of that tokenizer.
+
+    `patience_s`: how long output may fail to come from anywhere before a request is given up.
+    """
+
+    def __init__(
+        self,
+        peers: Peers,
+        routers: Sequence[str],
+        tokenizer: bytes | None,
+        *,
+        patience_s: float = 120.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._peers = peers
+        self._routers = tuple(routers)
+        self._tokenizer = tokenizer
+        self._patience_s = patience_s
+        self._sleep = sleep
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def generate(self, wanted: Wanted) -> AsyncGenerator[Delivery]:
+        """Submit, then yield deliveries to the end. Closing the generator early withdraws the request.
+
+        Raises the ProblemError with which the request was refused, or Overloaded when nobody answers any more.
+        """
+        request = GenerationRequest(
+            request=secrets.token_bytes(16),
+            prompt=wanted.prompt,
+            max_new=wanted.max_new,
+            stop=wanted.stop,
+            rule=wanted.rule,
+            sampling=wanted.sampling,
+            tokenizer=self._tokenizer,
+        )
+        router = ""  # that has the request, as far as we know
+        over = False
+        try:
+            for router in self._routers:
+                location = await self._submit(router, request)
+                if location is not None:
+                    break
+            else:
+                raise Overloaded("No router answers; try again later.")
+            reading = _Reading(self._peers, router, request.request, location, self._patience_s, self._sleep)
+            async with aclosing(reading.deliveries()) as deliveries:
+                async for delivery in deliveries:
+                    over = delivery.finish is not None
+                    yield delivery
+        except RefusedError as refusal:
+            over = True
+            raise refusal.error from None
+        finally:
+            if router and not over:
+                self._spawn(self._withdraw(router, request.request))
+
+    async def settle(self) -> None:
+        """Wait until withdrawals under way have been sent."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _submit(self, router: str, request: GenerationRequest) -> Location | None:
+        """Submit, once more without an answer: a repeat is recognized by its identifier (D33). Raises RefusedError."""
+        for _ in range(2):
+            try:
+                return await self._peers.ask(
+                    "POST", url(router, "requests"), Location, request, role=ROUTER, deadline_s=SUBMIT_S
+                )
+            except UnansweredError as fault:
+                logger.warning("the router %s does not answer: %s", router, fault)
+        return None
+
+    async def _withdraw(self, router: str, request: bytes) -> None:
+        try:
+            target = url(router, "requests/{id}", encode_id(request))
+            await self._peers.tell("DELETE", target, role=ROUTER, deadline_s=10.0)
+        except (RefusedError, UnansweredError) as fault:
+            logger.info("a request could not be withdrawn: %s", fault)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Of its own, because whoever reads may have been cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Reading:
+    """The output of one request, from index 0 to its end."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        router: str,
+        request: bytes,
+        location: Location,
+        patience_s: float,
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._peers = peers
+        self._router = router
+        self._request = request
+        self._location = location
+        self._epoch = location.epoch
+        self._index = 0
+        self._patience_s = patience_s
+        self._sleep = sleep
+
+    async def deliveries(self) -> AsyncGenerator[Delivery]:
+        """Yield what is new until the session has ended. Raises Overloaded when patience is over."""
+        loop = asyncio.get_running_loop()
+        heard = loop.time()
+        while True:
+            output = await self._read()
+            delivery = self._new(output) if output is not None else await self._relocate()
+            if delivery is not None:
+                heard = loop.time()
+                yield delivery
+                if delivery.finish is not None:
+                    return
+            elif loop.time() - heard > self._patience_s:
+                raise Overloaded("Neither the verifier nor the router can say how the request stands; it is given up.")
+
+    async def _read(self) -> Output | None:
+        """Ask the verifier for what follows; None: it has nothing for us any more."""
+        path = url(self._location.verifier, "sessions/{id}/output", encode_id(self._location.session))
+        try:
+            output = await self._peers.ask(
+                "GET",
+                f"{path}?from={self._index}",
+                Output,
+                role=VERIFIER,
+                headers=(("prefer", f"wait={WAIT_S}"),),
+                deadline_s=WAIT_S + GRACE_S,
+            )
+        except (RefusedError, UnansweredError):
+            return None
+        usable = output.session == self._location.session and output.epoch >= self._epoch
+        return output if usable and output.from_ <= self._index else None
+
+    def _new(self, output: Output) -> Delivery:
+        self._epoch = output.epoch
+        tokens = output.tokens[self._index - output.from_ :]
+        self._index += len(tokens)
+        account = None
+        if output.passes is not None and output.proposed is not None and output.accepted is not None:
+            account = Account(output.passes, output.proposed, output.accepted)
+        finish = (output.finish or Action.FAIL) if output.final else None
+        return Delivery(tokens, output.epoch, finish, account)
+
+    async def _relocate(self) -> Delivery | None:
+        """Ask the router who serves us now (D30, D33); a session that has ended may come with all its tokens."""
+        path = url(self._router, "requests/{id}", encode_id(self._request))
+        try:
+            location = await self._peers.ask(
+                "GET",
+                f"{path}?epoch={self._epoch}",
+                Location,
+                role=ROUTER,
+                headers=(("prefer", f"wait={WAIT_S}"),),
+                deadline_s=WAIT_S + GRACE_S,
+            )
+        except (RefusedError, UnansweredError):
+            await self._sleep(PAUSE_S)
+            return None
+        if location.ended is not None and location.tokens is not None:
+            tokens = location.tokens[self._index :]
+            self._index += len(tokens)
+            return Delivery(tokens, location.epoch, location.ended)
+        if location.epoch >= self._epoch:
+            self._location, self._epoch = location, location.epoch
+        await self._sleep(PAUSE_S)
+        return None
