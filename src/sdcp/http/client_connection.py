@@ -249,9 +249,12 @@ class ClientConnection(Connection):
 
     def _end_stream(self, stream: ClientStream, code: int | None, failure: TransportError | None = None) -> None:
         self.streams.pop(stream.id, None)
-        failure = failure or self._failure(code)
-        self._close_stream(stream, code, failure)
-        self._fail_stream(stream, failure)
+        if stream.head.done() and stream.received.ended:
+            self._close_stream(stream, code)
+        else:
+            failure = failure or self._failure(code)
+            self._close_stream(stream, code, failure)
+            self._fail_stream(stream, failure)
         if not self.streams:
             self._idle_since = self.loop.time()
         self._admit()
