@@ -56,7 +56,8 @@ def issue(
     dns: Iterable[str] = (),
     ips: Iterable[str] = (),
 ) -> TlsFiles:
-    """Write `<name>.pem` and `<name>.key` (mode 0600), good as server and as client, for 365 days.
+    """Write `<name>.pem` and `<name>.key` (mode 0600), good as server and as client, for 365 days
+    or as long as the authority lasts.
 
     `role` may be several. Without `dns` and `ips` the certificate is for the loopback: localhost, 127.0.0.1, ::1.
     Raises ConfigurationError for a name, role, URI or address that cannot be.
@@ -114,7 +115,7 @@ def _leaf(
     both_sides = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     return (
-        _builder(subject, ca.subject, key.public_key(), VALIDITY)
+        _builder(subject, ca.subject, key.public_key(), min(VALIDITY, ca.not_valid_after_utc - datetime.now(UTC)))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(both_sides, critical=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
@@ -91,6 +92,7 @@ class TrustPolicy:
         return frozenset().union(*(roles for matcher, roles in self._rules if matcher(peer)))
 
 
+@lru_cache(maxsize=4096)  # every proposal names its drafter's base URI
 def normalize_uri(uri: str) -> str:
     """RFC 3986 sections 6.2.2 and 6.2.3: case, percent-encoding, dot segments, default port, empty path.
 

@@ -84,6 +84,12 @@ def test_an_expired_authority_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
         init_authority(tmp_path)
 
 
+def test_a_certificate_does_not_outlive_its_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authority, "CA_VALIDITY", timedelta(days=2))
+    files = issue(tmp_path, "v", "verifier")
+    assert load(files.certificate).not_valid_after_utc <= load(files.ca).not_valid_after_utc
+
+
 @pytest.mark.parametrize("name", ["ca.key", "ca.pem"])
 def test_files_that_are_no_authority_are_not_overwritten(tmp_path: Path, name: str) -> None:
     init_authority(tmp_path)
