@@ -315,12 +315,15 @@ def _model(path: Path) -> str:
 
 
 def _drafter_model(draft: str, target: Path) -> str:
-    if draft != "ngram" and not draft.startswith("ngram+"):
-        return _model(Path(draft))
-    engine, _, path = draft.partition("+")
-    lines = [f'[model]\nengine = "{"ngram+transformers" if path else engine}"']
-    lines += [f"path = {_quoted(Path(path).resolve())}"] if path else []
-    if not path:  # lookup knows no model: vocabulary and tokenizer are the target's
+    lookup = draft == "ngram" or draft.startswith("ngram+")
+    path = draft.removeprefix("ngram").removeprefix("+") if lookup else draft
+    if path and not lookup and not Path(path).is_dir():
+        return _model(Path(path))
+    engine = "+".join(["ngram"] * lookup + ["transformers"] * bool(path))
+    lines = [f'[model]\nengine = "{engine}"']
+    if path:  # a small model gains nothing from a second thread, and the verifier needs it
+        lines += [f"path = {_quoted(Path(path).resolve())}", "threads = 1"]
+    else:  # lookup knows no model: vocabulary and tokenizer are the target's
         lines += [f"vocabulary = {_vocabulary(target)}"]
         lines += [f"tokenizer = {_quoted(target.resolve() / 'tokenizer.json')}"] if target.is_dir() else []
     return "\n".join(lines) + "\n"
