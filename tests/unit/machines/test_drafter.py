@@ -134,6 +134,13 @@ class Bench:
         return self.tell(VerdictReceived(self.verdict(proposal, accepted, emitted, **members), 10.0))
 
 
+def closed_with_503() -> errors.ProblemError:
+    """A type says more than the status that it came with."""
+    error = errors.SessionClosed("over")
+    error.status = 503
+    return error
+
+
 def of(effects: list[Any], kind: type) -> list[Any]:
     return [effect for effect in effects if isinstance(effect, kind)]
 
@@ -245,6 +252,12 @@ def test_a_contract_that_permits_our_model_is_taken(drafters: tuple[bytes, ...] 
 )
 def test_what_this_drafter_cannot_serve_is_refused_with_422(contract: Contract) -> None:
     assert [refused.error.status for refused in of(Bench(contract).assign(), Refuse)] == [422]
+
+
+@pytest.mark.decision("D20")
+def test_more_committed_than_max_new_is_refused_with_422() -> None:
+    (refused,) = Bench(replace(CONTRACT, max_new=1)).assign(output=(4, 5), committed_tokens="mlc:o")
+    assert refused.error.status == 422
 
 
 @pytest.mark.decision("D5")
@@ -454,6 +467,23 @@ def test_emitted_tokens_beyond_32_bits_fit_no_digest() -> None:
     assert bench.tell(OutputFetched(0, (2**32,), 1, False)) == [EndSession()]
 
 
+@pytest.mark.decision("D9a")
+def test_a_verdict_whose_count_does_not_fit_is_doubted_too() -> None:
+    bench = Bench()
+    effects = bench.judge(bench.proposed(), 0, (42,), committed=2)
+    assert of(effects, FetchOutput)
+
+
+@pytest.mark.decision("D9a")
+def test_of_the_output_only_what_the_verdict_committed_is_taken() -> None:
+    bench = Bench()
+    proposal = bench.proposed()
+    verdict = replace(bench.verdict(proposal, 0, (42,)), committed=2, digest=digest((30, 31)))
+    bench.tell(VerdictReceived(verdict, 1.0))
+    (draft,) = bench.tell(OutputFetched(0, (30, 31, 32), 1, False))
+    assert list(draft.prefix[: draft.length]) == [1, 2, 3, 30, 31]
+
+
 # -- lost and refused proposals (6.9, Table 2) -------------------------------------------------------------------------
 
 
@@ -465,6 +495,20 @@ def test_an_unanswered_proposal_is_sent_again_unchanged_after_growing_delays() -
         assert bench.tell(ProposalUnanswered(1)) == [SetTimer("again", delay_ms)]
         assert bench.tell(TimerFired("again")) == [SendProposal("https://verifier", proposal)]
     assert bench.tell(ProposalUnanswered(1)) == [EndSession()]
+
+
+@pytest.mark.requirement("S6.9-lost-verdict-retried")
+def test_patience_begins_anew_with_every_verdict_and_meanwhile_nothing_else_is_heard() -> None:
+    bench = Bench()
+    proposal = bench.proposed()
+    assert bench.tell(ProposalUnanswered(1)) == [SetTimer("again", 100)]
+    assert bench.tell(ProposalUnanswered(1)) == []
+    assert bench.judge(proposal, 3, (7, 8, 9, 10)) == []  # nobody waits for it now; it comes again with the next try
+    bench.output = ()
+    bench.tell(TimerFired("again"))
+    (draft,) = bench.judge(proposal, 3, (7, 8, 9, 10))
+    bench.draft(draft.round, (5,))
+    assert bench.tell(ProposalUnanswered(2)) == [SetTimer("again", 100)]
 
 
 @pytest.mark.requirement("S5.1-unlisted-status", "S6.9-lost-verdict-retried")
@@ -489,6 +533,7 @@ def test_a_refusal_that_passes_is_met_with_the_same_proposal_later(status: int) 
         errors.Forbidden("role"),
         errors.MalformedBody("what"),
         errors.Conflict("hm"),
+        closed_with_503(),
     ],
 )
 def test_a_refusal_that_stays_ends_the_session_and_releases_the_rows(error: errors.ProblemError) -> None:
@@ -518,6 +563,28 @@ def test_without_a_state_in_the_problem_the_round_of_a_later_assignment_serves()
     bench.tell(ProposalRefused(1, errors.StaleBase("behind")))
     (draft,) = bench.tell(OutputFetched(0, (30,), 1, False))
     assert draft.round == 4
+
+
+@pytest.mark.requirement("S6.3-leases-released")
+def test_rows_of_a_proposal_that_was_stale_are_released() -> None:
+    bench = Bench(sampled())
+    bench.proposed()
+    effects = bench.tell(ProposalRefused(1, errors.StaleBase("behind")))
+    assert effects == [ReleaseRows(1), FetchOutput("https://verifier", SESSION, 0)]
+
+
+@pytest.mark.decision("D9a")
+def test_being_behind_is_forgiven_with_every_verdict() -> None:
+    bench = Bench()
+    proposal = bench.proposed()
+    for round_ in (1, 2):
+        for _ in range(3):
+            bench.tell(ProposalRefused(round_, errors.StaleBase("behind")))
+            (draft,) = bench.tell(OutputFetched(0, bench.output, 1, False))
+            proposal = bench.draft(draft.round, (5,))
+        (draft,) = of(bench.judge(proposal, 1, (5, 6)), Draft)
+        bench.draft(draft.round, (5,))
+    assert bench.machine.proposing
 
 
 @pytest.mark.decision("D9a")
@@ -724,6 +791,13 @@ def test_without_a_proposal_it_goes_down_at_once() -> None:
     bench = Bench()
     bench.assign()
     assert bench.tell(StopRequested()) == [EndSession()]
+
+
+def test_a_wait_for_the_next_try_ends_when_it_goes_down() -> None:
+    bench = Bench()
+    bench.assign()
+    bench.tell(DraftFailed(1, "no memory"))
+    assert bench.tell(StopRequested()) == [CancelTimer("again"), EndSession()]
 
 
 def test_going_down_refuses_what_is_being_joined() -> None:
