@@ -65,6 +65,7 @@ from sdcp.stores.remote import RemoteCache
 SWEEP_S = 0.05
 RENEW_MS = LEASE_MS // 3
 LOCATION_WAIT_MS = 25_000
+MOST_TURNS = 4096  # a contract travels with every assignment
 
 _ROLE_OF = {DRAFTER: DRAFTER_ROLE, VERIFIER: VERIFIER_ROLE}
 
@@ -301,7 +302,7 @@ class RouterRole:
             stop=message.stop,
             low_rounds=defaults.low_rounds,
             low_ratio=defaults.low_ratio,
-            fallback=tuple(Action[name.upper()] for name in defaults.fallback),
+            fallback=_ladder(defaults, message.max_new),
             self_load=defaults.self_load,
             self_max=defaults.self_max,
         )
@@ -337,6 +338,19 @@ class RouterRole:
 
     def _living(self) -> int:
         return sum(session.ended_ms is None for session in self._sessions.values())
+
+
+def _ladder(defaults: ContractDefaults, max_new: int) -> tuple[Action, ...]:
+    """The operator's ladder, and after it self_decode and switch in turn for as long as the request can last (D36).
+
+    An entry is applied after `low_rounds` rounds at the soonest, each of at least one token; of two entries in turn at
+    most one is skipped.
+    """
+    ladder = tuple(Action[name.upper()] for name in defaults.fallback)
+    if Action.FAIL in ladder:
+        return ladder
+    turns = min(max_new // defaults.low_rounds + 1, MOST_TURNS)
+    return ladder + (Action.SELF_DECODE, Action.SWITCH) * turns
 
 
 def _response(given: Reply | Refuse) -> Response:
