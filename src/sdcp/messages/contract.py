@@ -57,6 +57,7 @@ class ContractSampling(Sampling):
 
     closed: ClassVar[bool] = True
     fault = BadContract
+    spoken = "The contract's 'sampling'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

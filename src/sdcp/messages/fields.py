@@ -125,6 +125,12 @@ class Message:
 
     closed: ClassVar[bool] = False
     fault: ClassVar[type[ProblemError]] = MalformedBody
+    spoken: ClassVar[str] = ""
+    """How details name the message, where the name of its class would tell a peer nothing."""
+
+    @classmethod
+    def _called(cls) -> str:
+        return cls.spoken or cls.__name__
 
     @classmethod
     def as_member(cls) -> Kind:
@@ -138,17 +144,17 @@ class Message:
         Raises the class's `fault` (MalformedBody; BadContract for a contract), naming the member.
         """
         if not isinstance(value, Mapping):
-            raise cls.fault(f"{cls.__name__} must be a map.")
+            raise cls.fault(f"{cls._called()} must be a map.")
         given: dict[str, Any] = {}
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]
             key = _key(field)
             if key in value:
                 given[field.name] = cls._member(field, value[key])
             elif field.default is dataclasses.MISSING:
-                raise cls.fault(f"{cls.__name__} lacks the member {key!r}.")
+                raise cls.fault(f"{cls._called()} lacks the member {key!r}.")
         if cls.closed and len(given) != len(value):
             unknown = next(key for key in value if key not in given)
-            raise cls.fault(f"{cls.__name__} has the unknown member {unknown!r}; remove it.")
+            raise cls.fault(f"{cls._called()} has the unknown member {unknown!r}; remove it.")
         return cls(**given)
 
     @classmethod
@@ -156,7 +162,7 @@ class Message:
         try:
             return field.metadata["kind"].parse(value)
         except ValueError as wanted:
-            raise cls.fault(f"{cls.__name__} member {_key(field)!r} must be {wanted}.") from None
+            raise cls.fault(f"{cls._called()} member {_key(field)!r} must be {wanted}.") from None
 
     def to_plain(self) -> dict[str, Plain]:
         """Return the message as a plain map, absent members left out."""

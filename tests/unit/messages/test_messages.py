@@ -122,7 +122,7 @@ def test_an_unknown_contract_key_is_bad_contract_inside_any_message(where: str) 
     ],
 )
 def test_a_contract_out_of_range_names_the_member(name: str, value: Any) -> None:
-    with pytest.raises(BadContract, match="top_p_milli|temperature_milli|Sampling" if name == "sampling" else name):
+    with pytest.raises(BadContract, match=f"'{name}'"):
         Contract.parse(contract_with(**{name: value}))
 
 
