@@ -1,4 +1,4 @@
-"""Nothing leaves a verifier before it is durable, and no crash, partition or retry shows in the output (6.3, 6.7 to 6.9).
+"""Nothing leaves a verifier before it is durable, and no crash, partition or retry shows in the output (6.3, 6.7, 6.9).
 
 The invariants themselves are checked at every step by `sdcp.testing.checks`: an answer that says more than the log
 holds raises there.
@@ -6,6 +6,7 @@ holds raises there.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -156,7 +157,7 @@ def test_a_front_end_that_retries_never_loses_repeats_or_reorders(models: Models
         if pair.output != seen[-1]:
             seen.append(pair.output)
         assert pair.steps < 100_000
-    assert all(later[: len(sooner)] == sooner for sooner, later in zip(seen, seen[1:], strict=False))
+    assert all(later[: len(sooner)] == sooner for sooner, later in itertools.pairwise(seen))
     assert pair.output == plain(pair)
 
 

@@ -67,6 +67,7 @@ class Setting:
     uniforms: Callable[[int], tuple[float, ...]] | None = None
     enforces_fences: bool = True
     encoded: bool = False
+    watched: bool = True
     plain: Sequence[int] | None = None
     session: bytes = SESSION
 
@@ -104,10 +105,11 @@ class Pair:
     ) -> None:
         setting, luck = self.setting, self._luck
         self.watch = Watch(contract, prompt, setting.plain, enforces_fences=setting.enforces_fences)
-        self.store = Store(enforces_fences=setting.enforces_fences, appended=self.watch.appended)
+        appended, leaves = (self.watch.appended, self.watch.leaves) if setting.watched else (_unseen, _unseen)
+        self.store = Store(enforces_fences=setting.enforces_fences, appended=appended)
         self.agenda = Agenda(luck, self.upheavals.early)
         self.network = Network(self.agenda, luck, faults, encoded=setting.encoded)
-        around = Surroundings(setting.session, self.agenda, self.network, self.store, self.watch.leaves)
+        around = Surroundings(setting.session, self.agenda, self.network, self.store, leaves)
         habits = Habits(load=setting.load, uniforms=setting.uniforms or _uniforms(luck), busy=setting.busy)
         self.verifiers = {
             uri: VerifierInstance(uri, target, around, habits, lambda event: self.router.told(event), self._performed)
@@ -144,7 +146,8 @@ class Pair:
             return True
         self._looked = self._looked and self.agenda.idle and not self._looked
         happened = self.agenda.step()
-        self._check()
+        if self.setting.watched:
+            self._check()
         return happened
 
     def run(self, until: Callable[[], bool] | None = None, *, most: int = 200_000) -> Pair:
@@ -217,6 +220,10 @@ class Pair:
         ):
             if chance and luck.random() < chance:
                 upheave()
+
+
+def _unseen(_: object) -> None:
+    """Nobody looks on."""
 
 
 def _uniforms(luck: Random | None) -> Callable[[int], tuple[float, ...]]:

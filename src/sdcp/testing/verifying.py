@@ -159,7 +159,8 @@ class VerifierInstance:
     def _leaves(self, answer: Reply | Refuse) -> None:
         """An answer leaves the verifier; after the one to an open, a lower epoch is over here (D19)."""
         self._around.leaves(answer)
-        self._around.agenda.add(self._supersede)
+        if len(self._epochs) > 1:
+            self._around.agenda.add(self._supersede)
 
     def _supersede(self) -> None:
         opened = [epoch for epoch, held in self._epochs.items() if _phase(held) is not None]

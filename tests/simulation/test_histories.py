@@ -1,0 +1,137 @@
+"""Random histories: loss, repeats, any order, crashes, partitions, changes of drafter and profile, each from a seed.
+
+After every step the invariants of `sdcp.testing.checks` hold; when the faults stop, the session comes to its end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from sdcp.messages.contract import Action, Contract, ContractSampling
+from sdcp.testing.engines import contract_for, plain_greedy
+from sdcp.testing.network import Faults
+from sdcp.testing.pair import Pair, Setting, Upheavals
+from tests.simulation.conftest import Models, V
+
+NAMES = ("same", "noisy", "half", "lookup", "mixed", "guesses", "contrary")
+RUNGS = (Action.REDUCE, Action.SWITCH, Action.SELF_DECODE)
+TROUBLED = 700
+"""Steps until the faults stop; most sessions have not ended by then."""
+
+
+def some_contract(models: Models, luck: Random) -> Contract:
+    return contract_for(
+        models.target,
+        rule=luck.choice((1, 1, 2)),
+        sampling=luck.choice((None, ContractSampling(seed=luck.randrange(1 << 64)), ContractSampling(top_k=3))),
+        m_max=luck.randint(1, 8),
+        max_new=luck.randint(1, 60),
+        stop=luck.choice(((), (luck.randrange(V),))),
+        low_rounds=luck.randint(1, 4),
+        low_ratio=luck.choice((None, 0, 50)),
+        fallback=tuple(luck.choice(RUNGS) for _ in range(luck.randint(1, 8))),
+        self_load=luck.choice((None, 60, 100)),
+        self_max=luck.choice((None, 0, 1, 4)),
+    )
+
+
+def some_world(models: Models, seed: int) -> Pair:
+    luck = Random(seed)
+    contract = some_contract(models, luck)
+    prompt = tuple(luck.randrange(V) for _ in range(luck.randint(0, 5)))
+    greedy = contract.rule == 1
+    setting = Setting(
+        m_init=luck.randint(0, 9),
+        verifiers=luck.randint(1, 3),
+        load=lambda: luck.randrange(101),
+        enforces_fences=luck.random() < 0.7,
+        encoded=luck.random() < 0.3,
+        plain=plain_greedy(models.target, prompt, contract.max_new, contract.stop) if greedy else None,
+    )
+    drafters = [models.drafters[luck.choice(NAMES)]() for _ in range(luck.randint(1, 3))]
+    return Pair(
+        contract,
+        prompt,
+        models.target,
+        drafters,
+        setting,
+        luck=luck,
+        faults=some_faults(luck),
+        upheavals=some_upheavals(luck),
+    )
+
+
+def some_faults(luck: Random) -> Faults:
+    lost, late, twice, unanswered = (luck.choice((0.0, 0.05, 0.25)) for _ in range(4))
+    return Faults(lost=lost, late=late, twice=twice, unanswered=unanswered)
+
+
+def some_upheavals(luck: Random) -> Upheavals:
+    crash, suspect, change, leave, profile = (luck.choice((0.0, 0.004, 0.02)) for _ in range(5))
+    early = luck.choice((0.0, 0.02, 0.2))
+    return Upheavals(crash=crash, suspect=suspect, change=change, leave=leave, profile=profile, early=early)
+
+
+@pytest.mark.requirement("S1.3-sole-commit-authority", "S1.3-output-unaffected", "S6.3-append-before-release")
+@pytest.mark.requirement(
+    "S6.7-only-recorded", "S6.8-fence-refuses-older", "S6.8-commit-record-follows", "S4.2-chain-step"
+)
+@pytest.mark.requirement("S6.4-greedy-output", "S6.6-committed-unchanged", "S6.9-lost-verdict-retried")
+@pytest.mark.decision("D17", "D19", "D20", "D27", "D28")
+@pytest.mark.parametrize("seed", range(300))
+def test_whatever_happens_the_invariants_hold_and_the_session_ends_when_the_faults_do(
+    models: Models, seed: int
+) -> None:
+    pair = some_world(models, seed)
+    while pair.steps < TROUBLED and not pair.finished and pair.step():
+        pass
+    pair.calm()
+    pair.run(most=20_000)
+    assert_ended(pair)
+
+
+def assert_ended(pair: Pair) -> None:
+    front_end, watch = pair.front_end, pair.watch
+    assert front_end.failure is None
+    assert list(pair.output) == watch.tokens
+    assert sorted(watch.records) == list(range(1, len(watch.records) + 1))
+    if front_end.finish is Action.FINISH and pair.setting.plain is not None:
+        assert pair.output == tuple(pair.setting.plain)
+    pair.settle()
+    assert list(pair.output) == watch.tokens, "something was committed after the end"
+
+
+@pytest.mark.parametrize("seed", [3, 44])
+def test_a_seed_replays_a_run(models: Models, seed: int) -> None:
+    first, second = some_world(models, seed), some_world(models, seed)
+    for _ in range(400):
+        assert first.step() == second.step()
+        assert first.watch.tokens == second.watch.tokens
+    assert [*first.watch.records.values()] == [*second.watch.records.values()]
+    assert first.boundaries == second.boundaries
+
+
+def test_the_histories_are_as_wild_as_they_should_be(models: Models) -> None:
+    """What the seeds above come across, so that a change of the world does not tame them unseen."""
+    met: Counter[str] = Counter()
+    for seed in range(1000, 1040):
+        pair = some_world(models, seed)
+        while pair.steps < TROUBLED and not pair.finished:
+            pair.step()
+        met["got on all the same"] += len(pair.watch.records) > 3
+        met["was still troubled"] += not pair.finished
+        pair.calm()
+        pair.run()
+        records = pair.watch.records.values()
+        met["failed over"] += pair.router.machine.epoch > 1
+        met["failed over often"] += pair.router.machine.epoch > 4
+        met["self-decoded"] += any(record.accepted is None for record in records)
+        met["switched"] += any(record.action is Action.SWITCH for record in records)
+        met["reduced"] += any(record.action is Action.REDUCE for record in records)
+        met["failed"] += pair.front_end.finish is Action.FAIL
+        met["finished"] += pair.front_end.finish is Action.FINISH
+    assert len(met) == 9
+    assert min(met.values()) >= 3, met
