@@ -168,10 +168,11 @@ class Connection(asyncio.Protocol):
         transport = self.transport
         if self._broken or transport is None or transport.is_closing():
             return
+        h2 = self.h2
         try:
-            while not self._paused and self.h2.want_write and (data := self.h2.data_to_send(CHUNK)):
+            while not self._paused and h2.want_write and (data := h2.data_to_send(CHUNK)):
                 transport.write(data)
-            events = self.h2.events()
+            events = h2.events()
         except ngh2.NGH2Error as error:
             self._fail(error)
             return
@@ -180,7 +181,7 @@ class Connection(asyncio.Protocol):
         if self._writers:
             self._wake_writers()
         self._after_flush()
-        if not self._broken and not self.h2.want_read and not self.h2.want_write:
+        if not self._broken and not h2.want_read and not h2.want_write:
             self._broken = True
             transport.close()
 
@@ -312,4 +313,5 @@ class Connection(asyncio.Protocol):
         stream.closed = True
         if stream.writer is not None:
             self._release(stream, StreamLost(code))
-        stream.received.fail(failure or StreamLost(code))
+        if not stream.received.ended:
+            stream.received.fail(failure or StreamLost(code))

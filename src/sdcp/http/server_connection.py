@@ -245,12 +245,17 @@ class ServerConnection(Connection):
             self._idle_since = self.loop.time()
 
     def _after_flush(self) -> None:
+        if self._refused:
+            self._reset_refused()
+        if self._leaving and not self.streams and not self._paused and self.transport is not None:
+            self.transport.close()
+
+    def _reset_refused(self) -> None:
+        """Ask for no more of the bodies whose answers are out."""
         for stream in [stream for stream in self._refused if stream.received.ended or not self.queued(stream)]:
             self._refused.discard(stream)
             if not stream.received.ended:
                 self.reset(stream, ErrorCode.NO_ERROR)
-        if self._leaving and not self.streams and not self._paused and self.transport is not None:
-            self.transport.close()
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
