@@ -1,5 +1,9 @@
 """The drafter: a small Llama with its own, cut head; made from the target's embeddings, distilled, written as a folder.
 
+While it is trained, the rows of its embeddings and of its head are the target's embeddings through a learned map, plus
+a learned correction (`Projected`): what the texts teach of one word moves the words like it, and a word that the texts
+never show stays in its place among the others. Only the products are written.
+
 The folder's format is fixed, since the product's engine reads it: `config.json` of a LlamaForCausalLM with the
 extra key `output_vocabulary`, `model.safetensors` in binary16 with `lm_head.weight` [N, hidden] and `output_ids` [N].
 """
@@ -20,24 +24,50 @@ from transformers import LlamaConfig, LlamaModel
 
 from sdcp.engines.fetch_gguf import write_safetensors
 
+SPREAD = 0.05  # standard deviation of the first embeddings
+
+
+class Projected(nn.Module):
+    """A matrix [rows, hidden] as wide @ map + correction; wide [rows, width] is the target's and stays."""
+
+    def __init__(self, wide: Tensor, first_map: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("wide", wide, persistent=False)
+        self.map = nn.Parameter(first_map.clone())
+        self.correction = nn.Parameter(torch.zeros(len(wide), first_map.shape[1]))
+
+    def matrix(self) -> Tensor:
+        return self.wide @ self.map + self.correction
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.wide[tokens] @ self.map + nn.functional.embedding(tokens, self.correction)
+
 
 class Drafter(nn.Module):
-    """A LlamaModel and a head over `output_ids`."""
+    """A LlamaModel, and a head over `output_ids` that is one matrix [N, hidden]."""
 
     def __init__(self, config: LlamaConfig, output_ids: NDArray[np.int32]) -> None:
         super().__init__()
         self.config, self.output_ids = config, output_ids
         self.model = LlamaModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, len(output_ids), bias=False)
+        self.lm_head: nn.Module = nn.Linear(config.hidden_size, len(output_ids), bias=False)
 
     def forward(self, tokens: Tensor, at: Tensor) -> Tensor:
         """Logits [P, N] after the flat positions `at` of tokens [B, T]. Padding on the right needs no mask."""
         hidden: Tensor = self.model(input_ids=tokens, use_cache=False).last_hidden_state
-        logits: Tensor = self.lm_head(hidden.flatten(0, 1)[at])
-        return logits
+        head = self.lm_head.matrix() if isinstance(self.lm_head, Projected) else self.lm_head.weight
+        return nn.functional.linear(hidden.flatten(0, 1)[at], head)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights by their Hugging Face names, products multiplied out."""
+        found = {name: value for name, value in self.state_dict().items() if not _of_projection(name)}
+        parts = {"model.embed_tokens": self.model.embed_tokens, "lm_head": self.lm_head}
+        found |= {f"{name}.weight": part.matrix() for name, part in parts.items() if isinstance(part, Projected)}
+        return {name: value.detach() for name, value in found.items()}
 
 
 def config_for(target: Path, hidden: int, layers: int, feed: int, heads: int) -> LlamaConfig:
+    """The drafter's configuration: its own sizes, the target's vocabulary and special tokens."""
     known = json.loads((target / "config.json").read_text())
     kept = ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "max_position_embeddings", "rms_norm_eps")
     return LlamaConfig(
@@ -53,16 +83,15 @@ def config_for(target: Path, hidden: int, layers: int, feed: int, heads: int) ->
 
 
 def from_target(target: Path, config: LlamaConfig, output_ids: NDArray[np.int32]) -> Drafter:
-    """A drafter whose embeddings and head are the target's embeddings on their first principal axes."""
+    """A drafter whose embeddings and head start as the target's embeddings on their first principal axes."""
     drafter = Drafter(config, output_ids)
     wide = load_file(target / "model.safetensors")["model.embed_tokens.weight"].float()
-    wide = wide - wide.mean(0)
-    axes = torch.linalg.eigh(wide.T @ wide).eigenvectors.flip(1)[:, : config.hidden_size]
-    narrow = wide @ axes
-    narrow = narrow / narrow.std() * 0.05
-    with torch.no_grad():
-        drafter.model.embed_tokens.weight.copy_(narrow)
-        drafter.lm_head.weight.copy_(narrow[torch.from_numpy(output_ids).long()])
+    wide = (wide - wide.mean(0)) / wide.std()
+    wide = wide @ torch.linalg.eigh(wide.T @ wide).eigenvectors.flip(1)
+    first = torch.eye(wide.shape[1], config.hidden_size)
+    first *= SPREAD / wide[:, : config.hidden_size].std()
+    drafter.model.embed_tokens = Projected(wide, first)
+    drafter.lm_head = Projected(wide[torch.from_numpy(output_ids).long()].clone(), first)
     return drafter
 
 
@@ -88,14 +117,11 @@ def agreement(drafter: Drafter, batches: list[Batch]) -> tuple[float, float]:
 def save(drafter: Drafter, target: Path, folder: Path) -> None:
     """Write the folder: config.json, model.safetensors, tokenizer.json and what belongs to the tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    keys = drafter.config.to_dict() | {
-        "architectures": ["LlamaForCausalLM"],
-        "output_vocabulary": len(drafter.output_ids),
-    }
-    keys["dtype"], keys["rope_theta"] = "float16", 10000.0
+    own = {"architectures": ["LlamaForCausalLM"], "dtype": "float16", "output_vocabulary": len(drafter.output_ids)}
+    keys = drafter.config.to_dict() | own | {"rope_theta": 10000.0}
     keys.pop("transformers_version", None)
     (folder / "config.json").write_text(json.dumps(keys, indent=2, sort_keys=True) + "\n")
-    tensors = {name: value.detach().half().numpy() for name, value in drafter.state_dict().items()}
+    tensors = {name: value.half().numpy() for name, value in drafter.tensors().items()}
     write_safetensors(folder / "model.safetensors", tensors | {"output_ids": drafter.output_ids})
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(target / name, folder / name)
@@ -108,3 +134,7 @@ def load(folder: Path) -> Drafter:
     drafter = Drafter(LlamaConfig(**json.loads((folder / "config.json").read_text())), ids)
     drafter.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     return drafter.eval()
+
+
+def _of_projection(name: str) -> bool:
+    return name.endswith((".map", ".correction"))

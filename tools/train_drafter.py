@@ -26,6 +26,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from drafter_data import HELD_OUT, Batch, Batches, output_ids, texts
@@ -168,7 +169,7 @@ class Distillation:
         done = self.step / self.steps
         rate = self.settings.rate * min(1.0, (self.step + 1) / 30) * (0.02 + 0.49 * (1 + math.cos(math.pi * done)))
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
         loss = distillation_loss(self.drafter(batch.tokens, batch.at), batch)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -202,10 +203,17 @@ class Distillation:
 
 
 def _optimizer(drafter: Drafter, rate: float) -> torch.optim.Optimizer:
-    matrices = [weight for weight in drafter.parameters() if weight.ndim > 1]
-    vectors = [weight for weight in drafter.parameters() if weight.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), fused=True)
+    """Slow for what moves every row (maps), slower than the layers for single rows (corrections)."""
+    groups: dict[str, dict[str, Any]] = {
+        "map": {"params": [], "weight_decay": 0.0, "share": 0.1},
+        "correction": {"params": [], "weight_decay": 0.05, "share": 0.3},
+        "matrix": {"params": [], "weight_decay": 0.05, "share": 1.0},
+        "vector": {"params": [], "weight_decay": 0.0, "share": 1.0},
+    }
+    for name, weight in drafter.named_parameters():
+        last = name.rsplit(".", 1)[-1]
+        groups[last if last in groups else "matrix" if weight.ndim > 1 else "vector"]["params"].append(weight)
+    return torch.optim.AdamW(list(groups.values()), lr=rate, betas=(0.9, 0.95), fused=True)
 
 
 def progress(what: str) -> Progress:
