@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from sdcp.engines.bigram import BigramTarget, write_bigram
 from sdcp.engines.digests import IDENTITY_TOKENIZER
-from sdcp.engines.rounds import one_hot
 from sdcp.messages.contract import Action, Contract, Sampling
 from sdcp.ports import DraftJob, DraftResult, Target, VerifyJob
 from sdcp.rules.acceptance import GREEDY
@@ -95,7 +94,7 @@ class Proposing:
     def _draft(self, job: DraftJob) -> DraftResult:
         tokens, rows = self._choose(job.prefix, job.length, job.count)
         if rows is None and job.rule != GREEDY:
-            rows = one_hot(tuple(tokens), self.vocabulary)
+            rows = np.eye(self.vocabulary, dtype=np.float32)[list(tokens)]
         return DraftResult(tuple(tokens), rows)
 
 
