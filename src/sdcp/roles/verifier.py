@@ -10,7 +10,6 @@ Not here: the protocol (`sdcp.machines.verifier`), one session's I/O (`sdcp.role
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from sdcp.messages.status import VERIFIER, Status
 from sdcp.ports import Cache, Target
 from sdcp.roles.config import VerifierSettings
 from sdcp.roles.peers import Peers
+from sdcp.roles.prefer import wait_ms
 from sdcp.roles.process import Context
 from sdcp.roles.reporting import StatusReporter
 from sdcp.roles.sessions import Sessions
@@ -48,8 +48,6 @@ from sdcp.stores.remote import RemoteCache
 _GONE_MS = 1
 _EVENT_GRACE_S = 2.0
 """Of a drain, for events that no router has taken yet: one that fails over reads the log anyway."""
-
-_WAIT = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([0-9]{1,9})\"?\s*(?=$|[,;])", re.IGNORECASE)
 
 
 async def make(context: Context[VerifierSettings]) -> VerifierRole:
@@ -231,10 +229,10 @@ class VerifierRole:
     async def _output(self, request: Request, parameters: Parameters) -> Response:
         held = self._sessions.serving(_id(parameters))
         start = _start(request.parameter("from"))
-        wait_ms = _wait_ms(request.headers.get("prefer"), self._facts.wait_ms)
+        longest_ms = wait_ms(request.headers.get("prefer"), self._facts.wait_ms)
         # Routers and front ends may read by their role; a drafter must be the one assigned (D9a, D10).
         client = None if request.peer.roles & {ROUTER, FRONT_END} else self._identity(request)
-        return _response(await held.ask(lambda number: OutputRequested(number, start, wait_ms, client)))
+        return _response(await held.ask(lambda number: OutputRequested(number, start, longest_ms, client)))
 
     def _identity(self, request: Request) -> _Identity:
         return _Identity(request.peer, self._facts.match_host)
@@ -285,12 +283,6 @@ def _start(value: str | None) -> int:
     if not (value.isascii() and value.isdecimal()) or len(value) > 20 or int(value) > U64_MAX:
         raise MalformedBody(f"from={value} is not a decimal output index.")
     return int(value)
-
-
-def _wait_ms(prefer: str | None, longest_ms: int) -> int:
-    """Read `Prefer: wait=N` in seconds (RFC 7240): it may shorten our own wait (D8)."""
-    found = _WAIT.search(prefer or "")
-    return longest_ms if found is None else min(longest_ms, 1000 * int(found[1]))
 
 
 async def _within(seconds: float, waits: Iterable[object]) -> None:
