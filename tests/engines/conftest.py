@@ -22,11 +22,19 @@ LLAMA = {
     "max_position_embeddings": 256,
     "initializer_range": 0.3,
 }
+WIDE = {
+    **LLAMA,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "initializer_range": 0.05,
+}
 
 CONFIGS: dict[str, Callable[[], Any]] = {
     "llama": lambda: transformers.LlamaConfig(**LLAMA),
     "llama-gqa-tied": lambda: transformers.LlamaConfig(**LLAMA, num_key_value_heads=2, tie_word_embeddings=True),
     "llama-biased": lambda: transformers.LlamaConfig(**LLAMA, num_key_value_heads=1, attention_bias=True, head_dim=16),
+    "llama-wide": lambda: transformers.LlamaConfig(**WIDE, num_key_value_heads=3),
     "qwen2": lambda: transformers.Qwen2Config(**LLAMA, num_key_value_heads=2),
     "mistral-window": lambda: transformers.MistralConfig(**LLAMA, num_key_value_heads=2, sliding_window=7),
     "gpt2": lambda: transformers.GPT2Config(**SMALL, n_embd=32, n_layer=2, n_head=4, n_positions=256),
@@ -42,6 +50,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if name not in made:
             torch.manual_seed(len(name))
             model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=torch.float32)
+            for parameter, weight in model.named_parameters():
+                if "norm" in parameter or "ln_" in parameter:
+                    torch.nn.init.uniform_(weight, 0.5, 1.5)  # ones would hide a norm left out
             made[name] = tmp_path_factory.mktemp("models") / name
             model.save_pretrained(made[name])
         return made[name]

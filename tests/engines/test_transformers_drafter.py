@@ -34,7 +34,8 @@ OUTPUT_IDS = [0, 3, 4, 8, 14, 20, 21, 50, 77, 100]
 
 
 def drafter(path: Path, seed: int = 0, **options: Any) -> TransformersDrafter:
-    return TransformersDrafter(path, TOKENIZER, generator=np.random.default_rng(seed), **options)
+    generator = np.random.default_rng(seed)
+    return TransformersDrafter(path, TOKENIZER, generator=generator, precision="float32", **options)
 
 
 def job(prefix: list[int], count: int = 4, rule: int = 1, session: int = 0, **other: Any) -> DraftJob:
@@ -137,11 +138,14 @@ def test_another_width_than_the_targets(folder: Folder, cut: Path, plain: Plain,
     assert (result.rows[:, V:] == 0).all()
 
 
-def test_drafting_ends_at_the_context(folder: Folder):
-    """256 tokens: what is proposed and the additional token fit."""
-    prefix = [3] * 253
-    assert len(drafter(folder("llama")).draft([job(prefix, 9)])[0].tokens) == 2
-    assert drafter(folder("llama")).draft([job([3] * 255, 9)])[0].tokens == ()
+def test_at_the_end_of_the_context_the_latest_token_is_proposed_for_certain(folder: Folder):
+    """256 tokens: what is proposed and the additional token fit. A target's context may be longer."""
+    engine = drafter(folder("llama"))
+    assert len(engine.draft([job([3] * 253, 9)])[0].tokens) == 2
+    result = engine.draft([job([3] * 299 + [4], 9, 2)])[0]
+    assert result.tokens == (4,)
+    assert result.rows is not None
+    check_rows(result.rows, result.tokens)
 
 
 def test_the_session_used_longest_ago_gives_way(folder: Folder, plain: Plain):
@@ -179,7 +183,7 @@ def test_output_ids_must_fit(cut: Path, tmp_path: Path):
 def test_lookup_before_the_model_by_name(folder: Folder, plain: Plain):
     path = folder("llama")
     (path / "tokenizer.json").write_text("{}")
-    engine = load_drafter("ngram+transformers", path)
+    engine = load_drafter("ngram+transformers", path, precision="float32")
     repeated = [5, 9, 14, 5, 9]
     results = engine.draft([job(repeated, 2), job(PROMPT, 2, session=1)])
     assert [each.tokens for each in results] == [(14, 5), greedy(plain, path, PROMPT, 2)]

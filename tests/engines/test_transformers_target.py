@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from sdcp.engines.causal import CausalModel  # noqa: E402
+from sdcp.engines.linears import chosen_precision  # noqa: E402
 from sdcp.engines.ragged import Piece, SessionKV  # noqa: E402
 from sdcp.engines.registry import load_target  # noqa: E402
 from sdcp.engines.transformers import TransformersTarget, judge_greedy  # noqa: E402
@@ -34,7 +35,7 @@ CLOSE = 1e-4
 
 
 def target(path: Path, **options: Any) -> TransformersTarget:
-    return TransformersTarget(path, TOKENIZER, **options)
+    return TransformersTarget(path, TOKENIZER, **{"precision": "float32", **options})
 
 
 def job(prefix: list[int], tokens: tuple[int, ...] = (), session: int = 0, **other: Any) -> VerifyJob:
@@ -91,7 +92,7 @@ def test_other_precisions_are_close(folder: Folder, plain: Plain, name: str, pre
     assert np.abs(logits.float().numpy() - expected).max() < tolerance * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("name", ["llama-gqa-tied", "llama-biased"])
+@pytest.mark.parametrize("name", ["llama", "llama-gqa-tied", "llama-biased", "llama-wide"])
 def test_packed_rows_are_the_same_bits_in_any_pass(folder: Folder, name: str):
     """D32: with pinned numerics plain decoding and verification compute the very same logits."""
     model = CausalModel(folder(name), "cpu", "packed-float16", True)
@@ -272,7 +273,7 @@ def test_loaded_by_name_with_its_digests(folder: Folder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "int3"}, "choose one of float32"),
+        ({"precision": "int3"}, "choose one of auto, float32"),
         ({"precision": "float16"}, "needs a GPU"),
         ({"device": "abacus"}, "choose cpu or cuda"),
         ({"capacity": 0}, "at least 1"),
@@ -306,3 +307,15 @@ def test_position_embeddings_that_depend_on_the_batch_are_refused(folder: Folder
     (tmp_path / "model.safetensors").write_bytes((folder("llama") / "model.safetensors").read_bytes())
     with pytest.raises(ConfigurationError, match="dynamic"):
         target(tmp_path)
+
+
+def test_auto_takes_what_the_machine_has(folder: Folder):
+    engine = TransformersTarget(folder("llama"), TOKENIZER)
+    packed = TransformersTarget(folder("llama"), TOKENIZER, precision=chosen_precision("auto", torch.device("cpu")))
+    assert (engine.next_logits(b"a", PROMPT, 5) == packed.next_logits(b"a", PROMPT, 5)).all()
+
+
+def test_next_logits_are_those_of_a_plain_run(folder: Folder, plain: Plain, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sdcp.engines.transformers.CHUNK", 3)
+    logits = target(folder("llama")).next_logits(b"a", PROMPT, len(PROMPT))
+    assert np.abs(logits - plain(folder("llama"), PROMPT)[-1]).max() < CLOSE

@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from sdcp.engines.rounds import one_hot
+from sdcp.engines.rounds import certain
 from sdcp.ports import DraftJob, DraftResult
-from sdcp.rules.acceptance import GREEDY
 
 LONGEST = 3
 
@@ -85,8 +84,7 @@ class NgramDrafter:
         index = self._grown(job)
         n, position = index.match()
         tokens = index.continuation(position, job.count) if n else tuple(index.tokens[-1:] or [0])
-        rows = None if job.rule == GREEDY else one_hot(tokens, self.vocabulary)
-        return DraftResult(tokens, rows)
+        return certain(tokens, job.rule, self.vocabulary)
 
     def _grown(self, job: DraftJob) -> Index:
         index = self._sessions.setdefault(job.session, Index())

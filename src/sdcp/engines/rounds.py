@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdcp.messages.contract import Sampling
-from sdcp.ports import VerifyJob, VerifyResult
-from sdcp.rules.acceptance import Scores, accept
+from sdcp.ports import DraftResult, VerifyJob, VerifyResult
+from sdcp.rules.acceptance import GREEDY, Scores, accept
 from sdcp.rules.draws import draw
 from sdcp.rules.profile import target_distribution
 
@@ -45,8 +45,10 @@ def sample(row: NDArray[np.float32], generator: np.random.Generator) -> int:
     return draw(row.astype(np.float64), generator.random())
 
 
-def one_hot(tokens: tuple[int, ...], vocabulary: int) -> NDArray[np.float32]:
-    """Return the rows [M, V] of tokens that were certain before anything was drawn: q = 1 at each (D31)."""
+def certain(tokens: tuple[int, ...], rule: int, vocabulary: int) -> DraftResult:
+    """Propose tokens that were certain before anything was drawn: under rule 2 their rows [M, V] are one-hot (D31)."""
+    if rule == GREEDY:
+        return DraftResult(tokens, None)
     rows = np.zeros((len(tokens), vocabulary), np.float32)
     rows[np.arange(len(tokens)), tokens] = 1.0
-    return rows
+    return DraftResult(tokens, rows)

@@ -19,7 +19,7 @@ from torch import Tensor
 from sdcp.engines.causal import CausalModel
 from sdcp.engines.digests import model_digest
 from sdcp.engines.ragged import Piece, SessionKV
-from sdcp.engines.rounds import draft_row, evaluated, judge, sample
+from sdcp.engines.rounds import certain, draft_row, evaluated, judge, sample
 from sdcp.errors import ConfigurationError, InvalidContent, Overloaded
 from sdcp.ports import DraftJob, DraftResult, PrefillJob, VerifyJob, VerifyResult
 from sdcp.rules.acceptance import GREEDY
@@ -47,13 +47,13 @@ class _Sessions:
         self._held.pop(session, None)
 
     def _admitted(self, empty: bool) -> SessionKV:
-        if empty and self._model.bos is None:
+        if empty and self._model.bos is None and not self._evicts:
             raise InvalidContent("The model has no BOS token to begin with: give a prompt of at least one token (D26).")
         if len(self._held) >= self._capacity:
             if not self._evicts:
                 raise Overloaded(f"The engine holds {self._capacity} sessions already: try again later or elsewhere.")
             del self._held[next(iter(self._held))]
-        return SessionKV((self._model.bos,) if empty and self._model.bos is not None else ())
+        return SessionKV((self._model.bos or 0,) if empty else ())  # a drafter may begin with any token
 
 
 class _Transformers:
@@ -193,7 +193,7 @@ class TransformersDrafter(_Transformers):
     def draft(self, jobs: Sequence[DraftJob]) -> list[DraftResult]:
         """Draft one position of all jobs per pass; the first pass also takes in what was committed since.
 
-        No tokens at the end of the context, and after an empty prompt if the model has no BOS token.
+        Past its context the latest token is proposed again: without proposals there is no round.
         """
         drafts = [_Draft(job, self._count(job)) for job in jobs]
         active = [draft for draft in drafts if draft.count]
@@ -211,8 +211,6 @@ class TransformersDrafter(_Transformers):
         return ids[ids < self.vocabulary]
 
     def _count(self, job: DraftJob) -> int:
-        if job.length == 0 and self._causal.bos is None:
-            return 0
         return job.count if self.context is None else max(0, min(job.count, self.context - job.length - 1))
 
     def _opening(self, job: DraftJob) -> Piece:
@@ -246,6 +244,8 @@ class _Draft:
 
     def result(self, ids: NDArray[np.intp], vocabulary: int) -> DraftResult:
         """Spread the rows over the target's vocabulary; what the head lacks has probability zero (D5)."""
+        if not self.count:
+            return certain((self.job.prefix[self.job.length - 1] % vocabulary,), self.job.rule, vocabulary)
         if not self.rows:
             return DraftResult(tuple(self.tokens), None)
         rows = np.zeros((len(self.rows), vocabulary), np.float32)
