@@ -34,6 +34,9 @@ READY_S = 180.0
 STOP_S = 25.0
 RESTARTS = 5  # of one role; one that dies more often has a fault that a restart does not mend
 
+ROLES = ("cache", "router", "verifier", "drafter", "gateway")
+"""From the back to the front."""
+
 console = Console(stderr=True, highlight=False)
 
 
@@ -86,6 +89,7 @@ async def _run(plan: Plan) -> int:
         return 0
     finally:
         await fleet.stop()
+        console.print("Everything that was started has stopped.")
 
 
 async def _unless_stopped(stop: asyncio.Event, work: object) -> int | None:
@@ -152,17 +156,21 @@ class Fleet:
     async def start(self) -> int:
         """Start every process and wait until each says `ready`. Returns 1; raises ConfigurationError if one fails."""
         began = time.monotonic()
-        with console.status("starting") as status:
-            waiting = {asyncio.create_task(self._start(member)): member.name for member in self._members}
-            names = set(waiting.values())
-            while waiting:
-                status.update(f"starting {', '.join(sorted(waiting.values()))}")
-                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    name = waiting.pop(task)
-                    task.result()
-                    console.print(f"  {name:<12} {self.bases[name]}  {time.monotonic() - began:5.1f} s")
-        console.print(f"{len(names)} processes over mutual TLS; OpenAI API at {self.api_url}/v1")
+        waiting = {asyncio.create_task(self._start(member)): member.name for member in self._members}
+        try:
+            with console.status("starting") as status:
+                while waiting:
+                    status.update(f"starting {', '.join(sorted(waiting.values()))}")
+                    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+                        name = waiting.pop(task)
+                        console.print(f"  {name:<12} {self.bases[name]}  {time.monotonic() - began:5.1f} s")
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        console.print(f"{len(self._members)} processes over mutual TLS; OpenAI API at {self.api_url}/v1")
         return 1
 
     async def watch(self, stop: asyncio.Event) -> None:
@@ -177,19 +185,9 @@ class Fleet:
                 await self._revive(ends[task])
 
     async def stop(self) -> None:
-        """SIGTERM to everything that was started, front first; SIGKILL to what does not end in time."""
-        for process in reversed(self._processes.values()):
-            with suppress(ProcessLookupError):
-                process.terminate()
-        ends = [asyncio.create_task(process.wait()) for process in self._processes.values()]
-        if not ends:
-            return
-        _, late = await asyncio.wait(ends, timeout=STOP_S)
-        if late:
-            for process in self._processes.values():
-                with suppress(ProcessLookupError):
-                    process.kill()
-            await asyncio.wait(ends)
+        """SIGTERM to everything that was started, front first, so that each can still tell its peers; then SIGKILL."""
+        for role in reversed(ROLES):
+            await _end([process for name, process in self._processes.items() if name.partition("-")[0] == role])
 
     async def _revive(self, name: str) -> None:
         self._deaths[name] = self._deaths.get(name, 0) + 1
@@ -264,6 +262,21 @@ ca = "certs/ca.pem"
         ports = {name: int(base.rpartition(":")[2]) for name, base in self.bases.items()}
         document = {"api": self.api_url, "ports": ports, "certs": str(self.directory / "certs")}
         (self.directory / "fleet.json").write_text(json.dumps(document, indent=2) + "\n")
+
+
+async def _end(processes: list[asyncio.subprocess.Process]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            process.terminate()
+    ends = [asyncio.create_task(process.wait()) for process in processes]
+    if not ends:
+        return
+    _, late = await asyncio.wait(ends, timeout=STOP_S)
+    if late:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                process.kill()
+        await asyncio.wait(ends)
 
 
 def _free_port(wanted: int, taken: list[socket.socket]) -> int:

@@ -8,20 +8,33 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from sdcp.engines.bigram import write_bigram
 from sdcp.fleet import Fleet, Plan
 
-V = 64
+V = 61
+Table = NDArray[np.float32]
 
 
-def table(seed: int, *, sharpness: float = 3.0) -> np.ndarray:
-    """Logits [V, V] of a reference model; no two of a row are close, so that no numerics decide."""
+def cycle(seed: int) -> Table:
+    """Logits [V, V] whose greedy path visits every token before it repeats: a lost or doubled token shows at once."""
     generator = np.random.default_rng(seed)
-    return (generator.permuted(np.tile(np.arange(V), (V, 1)), axis=1) * sharpness / V).astype(np.float32)
+    logits = generator.uniform(0, 2, (V, V)).astype(np.float32)
+    order = generator.permutation(V)
+    logits[order, np.roll(order, -1)] = 4.0
+    return logits
 
 
-def plain_greedy(logits: np.ndarray, prompt: list[int], count: int) -> list[int]:
+def near(logits: Table, seed: int) -> Table:
+    """A drafter of that target: right at about three tokens of four."""
+    wrong = np.random.default_rng(seed).choice(V, V // 4, replace=False)
+    table = logits.copy()
+    table[wrong, wrong] = 8.0
+    return table
+
+
+def plain_greedy(logits: Table, prompt: list[int], count: int) -> list[int]:
     """Greedy decoding by the target alone."""
     tokens: list[int] = []
     last = prompt[-1]
@@ -34,19 +47,22 @@ def plain_greedy(logits: np.ndarray, prompt: list[int], count: int) -> list[int]
 class System(Fleet):
     """A fleet whose members a test may kill; `watch` restarts them as `sdcp up` does."""
 
-    def __init__(self, plan: Plan, logits: np.ndarray) -> None:
+    def __init__(self, plan: Plan, logits: Table) -> None:
         super().__init__(plan)
         self.logits = logits
         self._stop = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
 
     def begin_watch(self) -> None:
+        """Restart whatever dies from now on."""
         self._watching = asyncio.create_task(self.watch(self._stop))
 
     def kill(self, name: str) -> None:
+        """SIGKILL, as a power cut would."""
         self._processes[name].kill()
 
     async def end(self) -> None:
+        """Stop everything."""
         self._stop.set()
         if self._watching is not None:
             await self._watching
@@ -56,11 +72,10 @@ class System(Fleet):
 @pytest.fixture
 async def system(tmp_path: Path) -> AsyncIterator[System]:
     """Cache, router, verifier, two drafters (one good, one random) and gateway, each its own process."""
-    logits = table(1)
-    write_bigram(tmp_path / "target.safetensors", logits)
-    near = logits + np.random.default_rng(2).normal(0, 0.05, logits.shape).astype(np.float32)
-    write_bigram(tmp_path / "near.safetensors", near)
-    write_bigram(tmp_path / "random.safetensors", table(3))
+    logits = cycle(1)
+    tables = {"target": logits, "near": near(logits, 2), "random": cycle(3)}
+    for name, table in tables.items():
+        write_bigram(tmp_path / f"{name}.safetensors", table)
     plan = Plan(
         targets=(tmp_path / "target.safetensors",),
         drafts=(str(tmp_path / "near.safetensors"), str(tmp_path / "random.safetensors")),

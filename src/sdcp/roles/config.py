@@ -60,6 +60,11 @@ class Tls(Section):
     certificate: FilePath = Field(description="PEM file: certificate, then intermediates.")
     key: FilePath = Field(description="PEM file: private key, not encrypted.")
     ca: FilePath = Field(description="PEM file: authorities whose certificates are accepted.")
+    roles: dict[str, str | tuple[str, ...]] | None = Field(
+        None,
+        description='Which SANs carry which role (D9), e.g. {"spiffe://cluster/*/verifier" = "verifier"}; '
+        "absent: urn:sdcp:role:ROLE carries ROLE.",
+    )
     match_host: bool = Field(False, description="Accept a SAN DNS or IP equal to a base URI's host as its owner (D9).")
 
 

@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from sdcp.errors import ConfigurationError, Forbidden
 from sdcp.http.exchange import Handler, Request, Response
+from sdcp.http.identity import TrustPolicy
 from sdcp.http.limits import ServerLimits
 from sdcp.http.server import Server
 from sdcp.http.tls import TlsFiles, server_context
@@ -106,7 +107,10 @@ def _with_metrics(handler: Handler, metrics: Metrics) -> Handler:
 async def _listen(settings: RoleSettings, files: TlsFiles, handler: Handler) -> Server:
     host, _, port = settings.server.listen.rpartition(":")
     limits = ServerLimits(max_connections=settings.limits.connections)
-    server = Server(handler, server_context(files), host=host, port=int(port), limits=limits, report=_report)
+    trust = TrustPolicy(settings.tls.roles)
+    server = Server(
+        handler, server_context(files), host=host, port=int(port), trust=trust, limits=limits, report=_report
+    )
     try:
         await server.start()
     except OSError as fault:

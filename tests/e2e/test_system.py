@@ -1,0 +1,99 @@
+"""The whole system from outside: six processes over mutual TLS, the OpenAI API in front, processes killed for real."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import openai
+import pytest
+
+from sdcp.http.client import Client
+from sdcp.http.tls import TlsFiles, client_context
+from tests.e2e.conftest import System, plain_greedy
+
+PROMPT = [3, 1, 4]
+LONG = 1500
+
+
+def client_of(system: System) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{system.api_url}/v1", api_key="none", max_retries=0, timeout=60.0)
+
+
+async def streamed(client: openai.AsyncOpenAI, count: int) -> AsyncIterator[str]:
+    stream = await client.completions.create(
+        model="target", prompt=" ".join(map(str, PROMPT)), max_tokens=count, temperature=0, stream=True
+    )
+    async for chunk in stream:
+        for choice in chunk.choices:
+            yield choice.text
+
+
+def tokens_of(text: str) -> list[int]:
+    return [int(word) for word in text.split()]
+
+
+@pytest.mark.requirement("S6.4-greedy-output", "S1.3-sole-commit-authority")
+async def test_answers_are_the_targets_own_streamed_or_not_alone_or_together(system: System) -> None:
+    client = client_of(system)
+    expected = plain_greedy(system.logits, PROMPT, 40)
+    whole = await client.completions.create(model="target", prompt="3 1 4", max_tokens=40, temperature=0)
+    assert tokens_of(whole.choices[0].text) == expected
+    assert whole.choices[0].finish_reason == "length"
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (3, 40)
+
+    async def one() -> list[int]:
+        return tokens_of("".join([piece async for piece in streamed(client, 40)]))
+
+    assert await asyncio.gather(*(one() for _ in range(8))) == [expected] * 8
+    assert [model.id async for model in client.models.list()] == ["target"]
+
+
+@pytest.mark.requirement("S6.3-append-before-release", "S6.9-resume", "S6.9-fence-first", "S6.7-stable-indices")
+@pytest.mark.parametrize("victim", ["verifier-1", "cache", "drafter-1", "drafter-2"])
+async def test_nothing_is_lost_when_a_process_is_killed_in_mid_stream(system: System, victim: str) -> None:
+    text, killed = "", False
+    async for piece in streamed(client_of(system), LONG):
+        text += piece
+        if not killed and len(text.split()) > 50:
+            killed = True
+            system.kill(victim)
+    assert tokens_of(text) == plain_greedy(system.logits, PROMPT, LONG)
+
+
+async def test_a_client_that_goes_away_stops_its_session(system: System) -> None:
+    stream = streamed(client_of(system), 10**6)
+    await anext(stream)
+    assert await sessions(system) == 1
+    await stream.aclose()
+    while await sessions(system):
+        await asyncio.sleep(0.05)  # noqa: ASYNC110 - another process: there is only asking
+
+
+async def sessions(system: System) -> int:
+    """Live sessions at the verifier, by its own metrics."""
+    client = Client(client_context(TlsFiles.of(system.directory / "certs", "gateway")))
+    try:
+        answer = await client.request("GET", f"{system.bases['verifier-1']}/metrics")
+        found = re.search(r'sdcp_level\{level="sessions"\} (\S+)', bytes(answer.body).decode())
+        assert found is not None
+        return int(float(found[1]))
+    finally:
+        await client.close()
+
+
+async def test_what_cannot_be_honoured_is_refused_by_name(system: System) -> None:
+    client = client_of(system)
+    for parameter, value in (("n", 2), ("best_of", 3), ("logit_bias", {"5": 1}), ("suffix", "x"), ("echo", True)):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.completions.create(model="target", prompt="1", max_tokens=1, extra_body={parameter: value})
+        assert caught.value.param == parameter
+    with pytest.raises(openai.NotFoundError):
+        await client.completions.create(model="other", prompt="1", max_tokens=1)
+
+
+async def test_no_port_but_loopback_is_open(system: System) -> None:
+    for base in [*system.bases.values(), system.api_url]:
+        assert re.match(r"https?://127\.0\.0\.1:\d+$", base)
