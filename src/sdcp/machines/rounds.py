@@ -174,7 +174,6 @@ class Rounds:
             return []
         if not event.tokens:
             return self._again()
-        self._tries = 0
         self._estimate.drafted(event.token_ms)
         round_.tokens = event.tokens[: awaited.count]
         return self._publish(round_)
@@ -189,7 +188,6 @@ class Rounds:
         awaited, round_ = self._now(WriteRows), self._round
         if awaited is None or round_ is None or event.round != awaited.round:
             return []
-        self._tries = 0
         self._estimate.written(event.write_ms, awaited.count)
         round_.rows = event.ref
         return self._propose(round_)
@@ -221,7 +219,6 @@ class Rounds:
             return []
         if (verdict.epoch, verdict.round) != (sent.message.epoch, sent.message.round):
             return self._again()  # no answer to what was asked
-        self._tries = 0
         released = self._release()
         self._round = None
         if not self._prefix.extend_to(verdict.emitted, verdict.committed, verdict.digest):
@@ -281,7 +278,6 @@ class Rounds:
             return self._end()
         if event.epoch < self._assignment.epoch or event.start != 0:
             return self._again()
-        self._tries = 0
         verdict, self._doubted = self._doubted, None
         return self._rebuild(event.tokens) if verdict is None else self._settle(event.tokens, verdict)
 
@@ -312,7 +308,7 @@ class Rounds:
     # -- waiting, trying again, ending --------------------------------------------------------------------------------
 
     def _await(self, effect: Awaited) -> Effects:
-        self._awaited = effect
+        self._awaited, self._tries = effect, 0
         return [effect]
 
     def _now(self, kind: type[A]) -> A | None:
