@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 
-from sdcp.engines.rounds import one_hot
+from sdcp.engines.rounds import certain
 from sdcp.engines.worker import DraftWorker
 from sdcp.errors import ProblemError
 from sdcp.http.identity import VERIFIER
@@ -181,4 +181,4 @@ def _at_least_one(result: DraftResult, job: DraftJob, vocabulary: int) -> DraftR
     """A proposal needs a token (5.2): where nothing can be drafted it is token 0, certain before any draw (D31)."""
     if result.tokens:
         return result
-    return DraftResult((0,), one_hot((0,), vocabulary) if job.rule == 2 else None)
+    return certain((0,), job.rule, vocabulary)
