@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from sdcp.http.authority import init_authority
-from tests.shells.refusals.processes import BODY_BYTES, Processes, free_ports
+from tests.shells.refusals.processes import BODY_BYTES, DRAFTER_SESSIONS, ROUTER_SESSIONS, Processes, free_ports
 from tests.shells.refusals.town import Town
 
 
@@ -43,6 +43,14 @@ def draft_settings(bases: dict[str, str], **limits: Any) -> dict[str, dict[str, 
     }
 
 
+def router_settings(bases: dict[str, str], **limits: Any) -> dict[str, dict[str, object]]:
+    """The sections of a router."""
+    return {
+        "cache": {"prefixes": [bases["cache"]]},
+        "limits": {"body_bytes": BODY_BYTES, "drain_s": 10, **limits},
+    }
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def town(processes: Processes) -> AsyncIterator[Town]:
     names = ("cache", "verifier", "drafter-process", "router-process", "elsewhere")
@@ -51,6 +59,12 @@ async def town(processes: Processes) -> AsyncIterator[Town]:
     files = {
         "cache": processes.launch("cache", "cache", bases["cache"], cache),
         "verifier": processes.launch("verifier", "verifier", bases["verifier"], target_settings(bases)),
+        "drafter-process": processes.launch(
+            "drafter-process", "drafter", bases["drafter-process"], draft_settings(bases, sessions=DRAFTER_SESSIONS)
+        ),
+        "router-process": processes.launch(
+            "router-process", "router", bases["router-process"], router_settings(bases, sessions=ROUTER_SESSIONS)
+        ),
     }
     processes.ready(*files)
     town = Town(processes, bases, files)
