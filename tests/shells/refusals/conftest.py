@@ -58,7 +58,9 @@ async def town(processes: Processes) -> AsyncIterator[Town]:
     cache = {"store": {"directory": "store", "disk_bytes": 8 << 20}, "limits": {"body_bytes": 1 << 20}}
     files = {
         "cache": processes.launch("cache", "cache", bases["cache"], cache),
-        "verifier": processes.launch("verifier", "verifier", bases["verifier"], target_settings(bases)),
+        "verifier": processes.launch(
+            "verifier", "verifier", bases["verifier"], target_settings(bases, sessions=100_000)
+        ),
         "drafter-process": processes.launch(
             "drafter-process", "drafter", bases["drafter-process"], draft_settings(bases, sessions=DRAFTER_SESSIONS)
         ),
