@@ -69,7 +69,7 @@ async def test_a_client_that_goes_away_stops_its_session(system: System) -> None
     assert await sessions(system) == 1
     await stream.aclose()
     while await sessions(system):
-        await asyncio.sleep(0.05)  # noqa: ASYNC110 - another process: there is only asking
+        await asyncio.sleep(0.05)
 
 
 async def sessions(system: System) -> int:

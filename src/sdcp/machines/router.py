@@ -23,13 +23,13 @@ from typing import Any
 
 from sdcp.errors import InvalidContent, MalformedBody, Overloaded, SessionClosed, StaleEpoch
 from sdcp.machines import inputs
-from sdcp.machines.effects import CancelTimer, EndSession, ReadLog, Refuse, Reply, SendDrafter
+from sdcp.machines.effects import CancelTimer, EndSession, ReadLog, Refuse, Reply, SendDrafter, SetTimer
 from sdcp.machines.fencing import TIMER as FENCE_TIMER
 from sdcp.machines.locating import TIMER as LOCATION_TIMER
 from sdcp.machines.router_drafting import Drafting
 from sdcp.machines.router_opening import Opening
 from sdcp.machines.router_policies import Changing
-from sdcp.machines.router_steps import TIMER, Effects, Patience, Step, ended_by, unclear
+from sdcp.machines.router_steps import REMINDER, TIMER, Effects, Patience, Step, ended_by, unclear
 from sdcp.messages.contract import Action
 from sdcp.messages.session import SessionState
 
@@ -55,13 +55,27 @@ class RouterSession(Opening, Changing, Drafting):
         self._rest(Step.RUNNING)
         if self._changes:
             return self._send_policy()
-        return self._choose_drafter() if self._wanted is not None else []
+        if self._wanted is not None:
+            return self._choose_drafter()
+        return [SetTimer(REMINDER, self._patience.reminder_ms)]
+
+    def _remind(self) -> Effects:
+        """Assign the drafter again, word for word but for what is newer.
+
+        One that holds the session does nothing (D21); one that lost it, or gave it up, takes it up again. A drafter
+        that was restarted before its status expired is found in no other way.
+        """
+        if self._step is not Step.RUNNING or self.drafter is None or self._put is None:
+            return []
+        return self._send_assignment(Step.TELLING)
 
     def _timer(self, event: inputs.TimerFired) -> Effects:
         if event.name.startswith(LOCATION_TIMER):
             return [*self._locating.fired(event.name)]
         if event.name == FENCE_TIMER:
             return self._log_answered(event)
+        if event.name == REMINDER:
+            return self._remind()
         if event.name != TIMER or not self._pausing:
             return []
         self._pausing = False
@@ -186,7 +200,8 @@ class RouterSession(Opening, Changing, Drafting):
         if self._locating.location is None:
             self.failure = self.failure or SessionClosed("The request was withdrawn before a verifier took it.")
             told += self._locating.refuse(self.failure)
-        return [CancelTimer(TIMER), CancelTimer(FENCE_TIMER), *self._drop_changes(), *told, EndSession()]
+        forgotten = [CancelTimer(name) for name in (TIMER, FENCE_TIMER, REMINDER)]
+        return [*forgotten, *self._drop_changes(), *told, EndSession()]
 
     def _tell_tokens(self, event: object) -> Effects:
         """The log has all that was committed, when the verifier that ended the session is gone (D33)."""

@@ -22,6 +22,7 @@ from sdcp.messages.session import SessionOpen, SessionState, State
 from sdcp.rules.digest import contract_digest, prefix_digest
 
 TIMER = "retry"
+REMINDER = "reminder"
 
 Effects = list[Any]
 
@@ -37,6 +38,7 @@ class Patience:
     verifier_wait_ms: int = 10_000
     recovery_wait_ms: int = 120_000
     drafter_wait_ms: int = 600_000
+    reminder_ms: int = 5_000
     failovers: int = 8
 
 

@@ -10,6 +10,7 @@ from sdcp import errors
 from sdcp.machines import effects as fx
 from sdcp.machines import inputs
 from sdcp.machines.router import Patience
+from sdcp.machines.router_steps import REMINDER
 from sdcp.messages.contract import Action, Sampling
 from sdcp.messages.record import FenceRecord
 from sdcp.messages.request import Location
@@ -466,3 +467,30 @@ def test_a_front_end_that_went_away_is_not_answered() -> None:
     bench.give(inputs.RequestCancelled(gone))
     bench.run()
     assert bench.waits(gone)
+
+
+# ---- assigning again -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.decision("D37")
+def test_the_drafter_of_a_running_session_is_assigned_again_and_replaced_if_it_will_not_have_it() -> None:
+    bench = Bench()
+    bench.start()
+    assert fx.SetTimer(REMINDER, Patience().reminder_ms) in bench.done
+    bench.give(inputs.TimerFired(REMINDER))
+    bench.run()
+    first, again = bench.all_done(fx.SendAssignment)
+    assert again == first
+    assert len(bench.all_done(fx.SendDrafter)) == 1  # by the assignment alone, without PUT (D21)
+    bench.give(inputs.TimerFired(REMINDER))
+    bench.give(inputs.AssignmentRefused(None, bench.take(fx.SendAssignment)))
+    assert bench.take(fx.ChooseDrafter).but == {D1}
+
+
+@pytest.mark.decision("D37")
+def test_an_ended_session_reminds_nobody() -> None:
+    bench = Bench()
+    bench.start()
+    bench.give(inputs.EventReceived(0, bench.event(Action.FINISH)))
+    assert fx.CancelTimer(REMINDER) in bench.done
+    assert not bench.give(inputs.TimerFired(REMINDER))
