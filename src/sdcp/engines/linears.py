@@ -77,13 +77,21 @@ def linear(weight: Tensor, bias: Tensor | None, precision: str) -> Linear:
     return made
 
 
-def stacked(layers: list[nn.Linear], precision: str, scale: Tensor | None = None) -> Linear:
-    """Return one layer that computes several of the same input, outputs side by side; inputs multiplied by `scale`."""
+def stacked(
+    layers: list[nn.Linear], precision: str, scale: Tensor | None = None, order: Tensor | None = None
+) -> Linear:
+    """Return one layer that computes several of the same input, outputs side by side.
+
+    scale: [inputs], what inputs are multiplied by. order: [outputs], which output comes where.
+    """
     weight = torch.cat([layer.weight.detach() for layer in layers])
+    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+    bias = torch.cat(biases) if biases else None
     if scale is not None:
-        weight = (weight.float() * scale.detach().float()).to(weight.dtype)
-    biases = [layer.bias for layer in layers if layer.bias is not None]
-    return linear(weight, torch.cat(biases).detach() if biases else None, precision)
+        weight = (weight.float() * scale).to(weight.dtype)
+    if order is not None:
+        weight, bias = weight[order], None if bias is None else bias[order]
+    return linear(weight, bias, precision)
 
 
 def pack_all(model: nn.Module) -> None:

@@ -9,6 +9,7 @@ Not here: other families, which run through transformers' own forward.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,21 +34,21 @@ class LeanLlama:
 
     def __init__(self, model: Any, precision: str) -> None:
         config = model.config
-        self._eps = config.rms_norm_eps
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._width = getattr(config, "head_dim", None) or config.hidden_size // self._heads
         self._embedding: Tensor = model.model.embed_tokens.weight.detach()
-        self._layers = [_layer(layer, precision) for layer in model.model.layers]
-        self._head = stacked([model.lm_head], precision, model.model.norm.weight)
+        self._floor = torch.tensor(math.sqrt(config.hidden_size * config.rms_norm_eps), device=self._embedding.device)
+        self._layers = [self._layer(layer, precision) for layer in model.model.layers]
+        self._head = stacked([model.lm_head], precision, self._scale(model.model.norm))
         self._rotary = model.model.rotary_emb
-        self._cos = self._sin = self._embedding.new_empty(0, self._width)
+        self._turns = torch.empty(0, 1, self._width // 2, dtype=torch.complex64)
 
     def __call__(self, run: Pass) -> Tensor | None:
         """Return logits [wanted rows, V]; None when no row wants any."""
         hidden = functional.embedding(run.ids, self._embedding)
-        cos, sin = self._angles(run)
+        turns = self._positions(run)
         for index, layer in enumerate(self._layers):
-            hidden = self._block(run, index, layer, hidden, cos, sin)
+            hidden = self._block(run, index, layer, hidden, turns)
         rows = run.wanted()
         if not rows:
             return None
@@ -56,41 +57,56 @@ class LeanLlama:
         logits: Tensor = self._head(self._normed(hidden))
         return logits
 
-    def _block(self, run: Pass, index: int, layer: _Layer, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def _block(self, run: Pass, index: int, layer: _Layer, hidden: Tensor, turns: Tensor) -> Tensor:
         n, rotated = len(hidden), self._heads + self._kv_heads
         qkv = layer.qkv(self._normed(hidden)).view(n, rotated + self._kv_heads, self._width)
-        turned = _rotate(qkv[:, :rotated], cos, sin)
+        turned = _rotate(qkv[:, :rotated], turns)
         attended = run.attend(index, turned[:, : self._heads], turned[:, self._heads :], qkv[:, rotated:], None)
-        hidden = hidden + layer.out(attended.reshape(n, -1))
+        hidden = hidden + layer.out(attended.view(n, -1))
         gate, up = layer.gate_up(self._normed(hidden)).chunk(2, -1)
         return hidden + layer.down(functional.silu(gate) * up)
 
     def _normed(self, hidden: Tensor) -> Tensor:
-        """Divide by the root mean square; the norm's weight is inside the layer that follows."""
-        exact = hidden.float()
-        square = (exact * exact).mean(-1, keepdim=True)
-        return (exact * square.add_(self._eps).rsqrt_()).to(hidden.dtype)
+        """Divide by the length [N, 1], which is the root mean square but for what `_scale` puts into the next layer."""
+        length = torch.linalg.vector_norm(hidden, 2, -1, keepdim=True, dtype=torch.float32)
+        return (hidden / torch.hypot(length, self._floor)).to(hidden.dtype)
 
-    def _angles(self, run: Pass) -> tuple[Tensor, Tensor]:
-        """Cosine and signed sine [N, 1, width] of the positions, from tables that grow as sessions do."""
-        if run.highest >= len(self._cos):
+    def _scale(self, norm: Any) -> Tensor:
+        """What the layer after a norm multiplies its inputs by: sqrt(width) makes the length a root mean square."""
+        weight: Tensor = norm.weight.detach().float()
+        return weight * math.sqrt(len(weight))
+
+    def _positions(self, run: Pass) -> Tensor:
+        """Rotations [N, 1, width / 2] of the positions as complex numbers, from a table that grows as sessions do."""
+        if run.highest >= len(self._turns):
             places = torch.arange(max(1024, 2 * run.highest), device=run.device)[None]
-            cos, sin = self._rotary(self._embedding[:1], places)
+            cos, sin = self._rotary(self._embedding[:1].float(), places)
             half = self._width // 2
-            self._cos, self._sin = cos[0], torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)
-        return self._cos[run.positions, None], self._sin[run.positions, None]
+            self._turns = torch.complex(cos[0, :, None, :half], sin[0, :, None, :half])
+        return self._turns[run.positions]
+
+    def _layer(self, layer: Any, precision: str) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        before, after = self._scale(layer.input_layernorm), self._scale(layer.post_attention_layernorm)
+        qkv = stacked([attention.q_proj, attention.k_proj, attention.v_proj], precision, before, self._order())
+        return _Layer(
+            qkv,
+            stacked([attention.o_proj], precision),
+            stacked([mlp.gate_proj, mlp.up_proj], precision, after),
+            stacked([mlp.down_proj], precision),
+        )
+
+    def _order(self) -> Tensor:
+        """Outputs of the fused projection so that the two numbers which one angle turns lie side by side.
+
+        Queries and keys are permuted alike, so their products do not change.
+        """
+        rotated, half = self._heads + self._kv_heads, self._width // 2
+        pairs = torch.arange(rotated * self._width).view(rotated, 2, half).transpose(1, 2).flatten()
+        return torch.cat((pairs, torch.arange(rotated * self._width, (rotated + self._kv_heads) * self._width)))
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of x [N, heads, width]: its halves change places, and the first sine carries the sign."""
-    return torch.addcmul(x * cos, torch.roll(x, x.shape[-1] // 2, -1), sin)
-
-
-def _layer(layer: Any, precision: str) -> _Layer:
-    attention, mlp = layer.self_attn, layer.mlp
-    return _Layer(
-        stacked([attention.q_proj, attention.k_proj, attention.v_proj], precision, layer.input_layernorm.weight),
-        stacked([attention.o_proj], precision),
-        stacked([mlp.gate_proj, mlp.up_proj], precision, layer.post_attention_layernorm.weight),
-        stacked([mlp.down_proj], precision),
-    )
+def _rotate(x: Tensor, turns: Tensor) -> Tensor:
+    """Rotary embedding of x [N, heads, width]: each pair of neighbours, as a complex number, is turned."""
+    pairs = torch.view_as_complex(x.float().view(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)

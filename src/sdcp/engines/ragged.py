@@ -14,7 +14,7 @@ Not here: models, sampling, threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -99,13 +99,31 @@ class Piece:
         return len(self.kv.tokens)
 
 
-@dataclass(slots=True)
 class _Tile:
-    """Consecutive positions of one piece: rows `low`..`high` of the pass. `mask` [query rows, keys] adds to scores."""
+    """Consecutive positions of one piece: rows `low`..`high` of the pass, n = high - low.
 
-    low: int
-    high: int
-    mask: Tensor
+    Heads that share a KV head are folded into query rows: `queries` [1, KV heads, rows, width] is filled anew in each
+    layer through the view `inside` [KV heads, shared, n, width]. mask [rows, keys] adds to the scores.
+    """
+
+    def __init__(self, low: int, high: int, mask: Tensor, like: Tensor, kv_heads: int) -> None:
+        self.low, self.high, self.mask = low, high, mask
+        self.shape = (high - low, kv_heads, like.shape[1] // kv_heads)
+        self.queries = like.new_zeros(1, kv_heads, len(mask), like.shape[2])
+        n, _, shared = self.shape
+        self.inside = self.queries[0, :, : shared * n].view(kv_heads, shared, n, -1)
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float | None, result: Tensor) -> None:
+        """Attend with queries [N, heads, width] of the pass and fill this tile's rows of result [N, heads, width]."""
+        n, kv_heads, shared = self.shape
+        seen = self.mask.shape[1]
+        part = slice(self.low, self.high)
+        self.inside.copy_(queries[part].unflatten(1, (kv_heads, shared)).permute(1, 2, 0, 3))
+        folded = functional.scaled_dot_product_attention(
+            self.queries, keys[None, :, :seen], values[None, :, :seen], attn_mask=self.mask, scale=scale
+        )
+        kept = folded[0, :, : shared * n].unflatten(1, (shared, n))
+        result[part].unflatten(1, (kv_heads, shared)).copy_(kept.permute(2, 0, 1, 3))
 
 
 @dataclass(slots=True)
@@ -115,7 +133,7 @@ class _Run:
     piece: Piece
     low: int
     high: int
-    tiles: dict[tuple[int, int | None], list[_Tile]] = field(default_factory=dict)
+    tiles: dict[tuple[int | None, ...], list[_Tile]] = field(default_factory=dict)
 
 
 class Pass:
@@ -153,50 +171,36 @@ class Pass:
         window: how many keys a position sees, itself included; None: all before it. Returns [N, heads, width].
         """
         self.attended += 1
-        shared = queries.shape[1] // keys.shape[1]
-        results = []
+        result = queries.new_empty(*queries.shape[:2], values.shape[2])
         for run in self._runs:
             part = slice(run.low, run.high)
             held = run.piece.kv.write(layer, run.piece.start, keys[part], values[part])
-            tiles = self._tiles(run, shared, window, queries.dtype)
-            results += [_attend(queries[tile.low : tile.high], *held, tile, shared, scale) for tile in tiles]
-        return results[0] if len(results) == 1 else torch.cat(results)
+            for tile in self._tiles(run, queries, keys.shape[1], window):
+                tile.attend(queries, *held, scale, result)
+        return result
 
-    def _tiles(self, run: _Run, shared: int, window: int | None, dtype: torch.dtype) -> list[_Tile]:
-        """Cut a run into tiles; the cut is the same in every layer of the same shape."""
-        tiles = run.tiles.get((shared, window))
+    def _tiles(self, run: _Run, queries: Tensor, kv_heads: int, window: int | None) -> list[_Tile]:
+        """Cut a run into tiles; the cut is the same in every layer of the same form."""
+        form = (*queries.shape[1:], kv_heads, window)
+        tiles = run.tiles.get(form)
         if tiles is None:
-            tiles = run.tiles[shared, window] = self._cut(run, shared, window, dtype)
+            tiles = run.tiles[form] = list(self._cut(run, queries, kv_heads, window))
         return tiles
 
-    def _cut(self, run: _Run, shared: int, window: int | None, dtype: torch.dtype) -> list[_Tile]:
+    def _cut(self, run: _Run, queries: Tensor, kv_heads: int, window: int | None) -> Iterator[_Tile]:
+        shared = queries.shape[1] // kv_heads
         size = max(1, MOST_ROWS // shared) if self.device.type == "cpu" else run.high - run.low
-        tiles = []
         for low in range(run.low, run.high, size):
             high = min(low + size, run.high)
             first = run.piece.start + low - run.low
-            tiles.append(_Tile(low, high, _mask(first, high - low, window, shared, dtype, self.device)))
-        return tiles
+            yield _Tile(low, high, _mask(first, high - low, window, shared, queries), queries, kv_heads)
 
 
-def _attend(queries: Tensor, keys: Tensor, values: Tensor, tile: _Tile, shared: int, scale: float | None) -> Tensor:
-    """Attend with queries [n, heads, width] of one tile. Heads that share a KV head are folded into its rows."""
-    n, heads, width = queries.shape
-    rows, seen = tile.mask.shape
-    folded = queries.reshape(n, heads // shared, shared, width).permute(1, 2, 0, 3).reshape(-1, shared * n, width)
-    if rows > shared * n:
-        folded = functional.pad(folded, (0, 0, 0, rows - shared * n))
-    result = functional.scaled_dot_product_attention(
-        folded[None], keys[None, :, :seen], values[None, :, :seen], attn_mask=tile.mask, scale=scale
-    )
-    kept = result[0, :, : shared * n].reshape(heads // shared, shared, n, -1)
-    return kept.permute(2, 0, 1, 3).reshape(n, heads, -1)
-
-
-def _mask(first: int, n: int, window: int | None, shared: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _mask(first: int, n: int, window: int | None, shared: int, like: Tensor) -> Tensor:
     """What positions first..first+n-1 may see, repeated for each head that shares a KV head, then filled up."""
-    place = torch.arange(first, first + n, device=device)[:, None]
-    key = torch.arange(-(-(first + n) // ROUND) * ROUND, device=device)[None]
+    place = torch.arange(first, first + n, device=like.device)[:, None]
+    key = torch.arange(-(-(first + n) // ROUND) * ROUND, device=like.device)[None]
     hidden = key > place if window is None else (key > place) | (key <= place - window)
-    mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf).repeat(shared, 1)
-    return functional.pad(mask, (0, 0, 0, max(0, LEAST_ROWS - len(mask))))
+    mask = like.new_zeros(max(LEAST_ROWS, shared * n), key.shape[1])
+    mask[: shared * n] = like.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf).repeat(shared, 1)
+    return mask
