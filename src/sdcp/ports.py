@@ -171,7 +171,11 @@ class Cache(Protocol):
     """The multi-level cache as a role sees it (docs/mlc.md), all named by URI under configured prefixes (D11)."""
 
     def allows(self, ref: str) -> bool:
-        """Tell whether `ref` lies under a configured prefix (D11)."""
+        """Tell whether `ref` names an object under a configured prefix (D11)."""
+        ...
+
+    def allows_log(self, ref: str) -> bool:
+        """Tell whether `ref` names a log under a configured prefix (D11)."""
         ...
 
     async def fetch(self, ref: str, *, at_most: int) -> bytes:

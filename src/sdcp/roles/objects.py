@@ -14,7 +14,9 @@ async def fetch_tokens(cache: Cache, effect: FetchTokens) -> TokensFetched | Tok
     """Perform FetchTokens: 503 for what cannot be had now, 422 for what is no such object (D20)."""
     ref = effect.ref
     if not cache.allows(ref):
-        return TokensUnavailable(ref, InvalidContent(f"{ref} is not under a cache prefix that is configured here."))
+        return TokensUnavailable(
+            ref, InvalidContent(f"{ref} is no object under a cache prefix that is configured here.")
+        )
     try:
         data = await cache.fetch(ref, at_most=effect.at_most)
         return TokensFetched(ref, TOKENS.parse(cbor.decode(data, limit=effect.at_most)))

@@ -245,8 +245,8 @@ class VerifierRole:
             raise Overloaded("This verifier is going down; open the session at another one.")
         if message.session not in self._sessions and self._sessions.live >= self._facts.sessions:
             raise Overloaded(f"This verifier serves {self._sessions.live} sessions and takes no more.")
-        if not self._cache.allows(message.commit_log):
-            raise InvalidContent(f"{message.commit_log} is not under a cache prefix that is configured here.")  # D11
+        if not self._cache.allows_log(message.commit_log):
+            raise InvalidContent(f"{message.commit_log} is no log under a cache prefix that is configured here.")  # D11
         machine = VerifierSession(
             self._target_facts, Busy(load=self._facts.busy_load), enforces_fences=self._facts.enforces_fences
         )

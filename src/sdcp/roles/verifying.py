@@ -263,7 +263,7 @@ class VerifyingSession:
         cache, width = self._equipment.cache, self._equipment.worker.target.vocabulary
         octets = size(len(effect.tokens), width)
         if not cache.allows(effect.ref):
-            raise QUnavailable(f"{effect.ref} is not under a cache prefix that is configured here.")
+            raise QUnavailable(f"{effect.ref} is no object under a cache prefix that is configured here.")
         try:
             async with asyncio.timeout(self._equipment.fetch_s):
                 data = await cache.fetch(effect.ref, at_most=octets)

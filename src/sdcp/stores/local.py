@@ -27,7 +27,11 @@ class LocalCache:
 
     def allows(self, ref: str) -> bool:
         """See `Cache.allows`."""
-        return any(_name(ref, prefix) is not None for prefix in (self._objects, self._logs))
+        return _name(ref, self._objects) is not None
+
+    def allows_log(self, ref: str) -> bool:
+        """See `Cache.allows_log`."""
+        return _name(ref, self._logs) is not None
 
     async def fetch(self, ref: str, *, at_most: int) -> bytes:
         """See `Cache.fetch`; what is returned is not copied."""

@@ -56,7 +56,11 @@ class RemoteCache:
 
     def allows(self, ref: str) -> bool:
         """See `Cache.allows`."""
-        return self._split(ref, "objects") is not None or self._split(ref, "logs") is not None
+        return self._split(ref, "objects") is not None
+
+    def allows_log(self, ref: str) -> bool:
+        """See `Cache.allows_log`."""
+        return self._split(ref, "logs") is not None
 
     # -- objects ------------------------------------------------------------------------------------------------------
 

@@ -184,7 +184,8 @@ async def test_when_all_is_leased_the_writer_is_told(cache):
 
 async def test_a_log_from_nothing(cache, other):
     ref = cache.new_log("session")
-    assert cache.allows(ref)
+    assert cache.allows_log(ref)
+    assert not cache.allows(ref)
     assert await cache.read_log(ref) == LogSlice(0, b"", None)
     assert await other.read_log(ref, 7) == LogSlice(7, b"", None)
     first = await cache.append(ref, commit(1, 1), None)

@@ -192,10 +192,13 @@ async def test_what_a_prefix_may_be(site):
 async def test_spellings_of_one_uri_are_one(site):
     remote = RemoteCache((await site.remote(await site.server(answering(200))))._client, ["HTTPS://Cache.test:443/a/"])
     assert remote.allows("https://cache.test/a/objects/x")
-    assert remote.allows("https://CACHE.test:443/a/logs/x")
+    assert remote.allows_log("https://CACHE.test:443/a/logs/x")
+    assert not remote.allows("https://cache.test/a/logs/x")
+    assert not remote.allows_log("https://cache.test/a/objects/x")
     for other in (
         "https://cache.test/objects/x",
         "https://cache.test/a/objects/x/y",
         "https://cache.test.evil/a/objects/x",
     ):
         assert not remote.allows(other)
+        assert not remote.allows_log(other)
