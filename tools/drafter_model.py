@@ -84,15 +84,35 @@ def config_for(target: Path, hidden: int, layers: int, feed: int, heads: int) ->
 
 def from_target(target: Path, config: LlamaConfig, output_ids: NDArray[np.int32]) -> Drafter:
     """A drafter whose embeddings and head start as the target's embeddings on their first principal axes."""
-    drafter = Drafter(config, output_ids)
-    wide = load_file(target / "model.safetensors")["model.embed_tokens.weight"].float()
-    wide = (wide - wide.mean(0)) / wide.std()
-    wide = wide @ torch.linalg.eigh(wide.T @ wide).eigenvectors.flip(1)
+    drafter, wide = Drafter(config, output_ids), wide_embeddings(target)
     first = torch.eye(wide.shape[1], config.hidden_size)
     first *= SPREAD / wide[:, : config.hidden_size].std()
     drafter.model.embed_tokens = Projected(wide, first)
-    drafter.lm_head = Projected(wide[torch.from_numpy(output_ids).long()].clone(), first)
+    drafter.lm_head = Projected(wide[torch.from_numpy(output_ids).long()], first)
     return drafter
+
+
+def from_drafter(target: Path, drafter: Drafter) -> Drafter:
+    """A loaded drafter made ready to be trained on: its rows again as the nearest map and the rest as corrections."""
+    wide = wide_embeddings(target)
+    own = wide[torch.from_numpy(drafter.output_ids).long()]
+    drafter.model.embed_tokens = _explained(wide, drafter.model.embed_tokens.weight.detach())
+    drafter.lm_head = _explained(own, drafter.lm_head.weight.detach())
+    return drafter.train()
+
+
+def wide_embeddings(target: Path) -> Tensor:
+    """The target's embeddings [V, width]: mean 0, deviation 1, on their principal axes, largest first."""
+    wide = load_file(target / "model.safetensors")["model.embed_tokens.weight"].float()
+    wide = (wide - wide.mean(0)) / wide.std()
+    return wide @ torch.linalg.eigh(wide.T @ wide).eigenvectors.flip(1)
+
+
+def _explained(wide: Tensor, rows: Tensor) -> Projected:
+    projected = Projected(wide, torch.linalg.lstsq(wide, rows).solution)
+    with torch.no_grad():
+        projected.correction.copy_(rows - wide @ projected.map)
+    return projected
 
 
 def distillation_loss(logits: Tensor, batch: Batch) -> Tensor:

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drafter_data import HELD_OUT, Batch, Batches, output_ids, texts
-from drafter_model import Drafter, agreement, config_for, distillation_loss, from_target, save
+from drafter_data import HELD_OUT, Batch, Batches, Text, output_ids, texts
+from drafter_model import Drafter, agreement, config_for, distillation_loss, from_drafter, from_target, load, save
 from drafter_prompts import build, held_out_runs, passages
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -63,6 +63,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     writing.add_argument("--longest-prompt", type=int, default=640, help="longer prompts are left out")
     writing.add_argument("--greedy", type=float, default=0.6, help="share of answers written greedily, others at 0.7")
     training = parser.add_argument_group("distil")
+    training.add_argument("--start", type=Path, help="go on from this drafter's folder; its sizes and head hold")
     training.add_argument("--hidden", type=int, default=128)
     training.add_argument("--layers", type=int, default=2)
     training.add_argument("--feed", type=int, default=384)
@@ -142,12 +143,10 @@ class Distillation:
         found = texts(settings.work)
         trained = [text for text in found if text.prompt % HELD_OUT]
         held_out = [text for text in found if text.prompt % HELD_OUT == 0]
-        config = config_for(settings.target, settings.hidden, settings.layers, settings.feed, settings.heads)
-        ids = output_ids(trained, settings.output_vocabulary, config.vocab_size)
-        self.batches = Batches(trained, ids, config.vocab_size, settings.batch)
-        check = Batches(held_out, ids, config.vocab_size, settings.batch)
+        self.drafter = _first(settings, trained)
+        sizes = (self.drafter.output_ids, self.drafter.config.vocab_size, settings.batch)
+        self.batches, check = Batches(trained, *sizes), Batches(held_out, *sizes)
         self.check = [check.batch(group) for group in check.epoch(0)]
-        self.drafter = from_target(settings.target, config, ids)
         self.optimizer = _optimizer(self.drafter, settings.rate)
         self.steps = settings.epochs * len(self.batches.epoch(0))
         self.step, self.best = 0, 0.0
@@ -200,6 +199,14 @@ class Distillation:
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.best = state["step"], state["best"]
         return int(state["epoch"])
+
+
+def _first(settings: argparse.Namespace, trained: list[Text]) -> Drafter:
+    """The drafter before its first step."""
+    if settings.start is not None:
+        return from_drafter(settings.target, load(settings.start))
+    config = config_for(settings.target, settings.hidden, settings.layers, settings.feed, settings.heads)
+    return from_target(settings.target, config, output_ids(trained, settings.output_vocabulary, config.vocab_size))
 
 
 def _optimizer(drafter: Drafter, rate: float) -> torch.optim.Optimizer:

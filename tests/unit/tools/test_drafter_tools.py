@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parents[3] / "tools"))
 
 from drafter_data import Batches, Text, output_ids, texts  # noqa: E402
-from drafter_model import Projected, config_for, from_target, load, save  # noqa: E402
+from drafter_model import Projected, config_for, from_drafter, from_target, load, save  # noqa: E402
 from drafter_prompts import Passages, build, held_out_runs, overlaps  # noqa: E402
 from measure_drafters import Case, proposers, put_into_card, rounds  # noqa: E402
 from target_writer import DecodeAttention, Writer, in_waves, save_shard  # noqa: E402
@@ -148,6 +148,9 @@ def test_the_written_drafter_says_what_the_trained_one_says(tmp_path: Path) -> N
     config = json.loads((tmp_path / "drafter" / "config.json").read_text())
     assert (config["output_vocabulary"], config["tie_word_embeddings"]) == (4, False)
     assert again.output_ids.tolist() == [3, 5, 8, 13]
+    further = from_drafter(target, again)
+    torch.testing.assert_close(further(tokens, at), trained(tokens, at), atol=0.02, rtol=0.02)
+    assert isinstance(further.lm_head, Projected), "training goes on in the same form"
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
