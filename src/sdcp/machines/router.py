@@ -42,7 +42,6 @@ class RouterSession(Opening, Changing, Drafting):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._unable: list[int] = []  # front ends that cannot have the output from the verifier any more
-        self._last_event: object = None
 
     def handle(self, event: object) -> Effects:
         """Take one of `sdcp.machines.inputs`; what is of no concern now changes nothing."""

@@ -22,6 +22,27 @@ class Drafting(Stepping):
     """Choose, PUT drafter, read and store the tokens, assign."""
 
     def _choose_drafter(self) -> Effects:
+        """Catch up with the log, then choose.
+
+        So PUT drafter says where the session stands now. One that said what an earlier one did, byte for byte, would
+        pass for its repeat and change nothing (D28): the drafter chosen may well be the one before.
+        """
+        self._catching_up = self._put is not None
+        return self._read_committed() if self._catching_up else self._ask_for_drafter()
+
+    def _caught_up(self, event: object) -> Effects:
+        recorded = self._recorded
+        if recorded.fence > self.epoch:
+            return self._fence()
+        if not isinstance(event, inputs.LogRead):
+            return self._pause()
+        if len(recorded.tokens) <= self._point.committed:
+            return self._ask_for_drafter()
+        self._point = Point(recorded.round, len(recorded.tokens), recorded.digest)
+        return self._ask(Step.STORING_COMMITTED, StoreTokens(tuple(recorded.tokens)))
+
+    def _ask_for_drafter(self) -> Effects:
+        self._catching_up = False
         but = (self._wanted or frozenset()) | self._refusing
         return self._ask(Step.CHOOSING_DRAFTER, ChooseDrafter(self.contract, but))
 
@@ -36,7 +57,7 @@ class Drafting(Stepping):
 
     def _send_drafter(self, drafter: str) -> Effects:
         self.drafter = drafter
-        self._put = self._assignment(drafter)
+        self._put = self._as_told(self._assignment(drafter))
         return self._ask(Step.PUTTING, SendDrafter(self._verifier_uri, self._put))
 
     def _assignment(self, drafter: str) -> Assignment:
@@ -55,6 +76,13 @@ class Drafting(Stepping):
             committed_tokens=point.ref if point.committed else None,
             m_init=self._patience.m_init,
         )
+
+    def _as_told(self, message: Assignment) -> Assignment:
+        """Say how far the verifier's last event went: a new assignment must not look like a repeat of the old (D28)."""
+        event = self._last_event
+        if event is None or event.committed <= message.committed:
+            return message
+        return replace(message, committed=event.committed, digest=event.digest, committed_tokens=None)
 
     def _drafter_put(self, state: SessionState) -> Effects:
         ended = ended_by(state)
@@ -78,6 +106,8 @@ class Drafting(Stepping):
         except (InvalidContent, MalformedBody) as fault:
             self._refusal = fault
             return self._give_up()
+        if self._catching_up:
+            return self._caught_up(event)
         digest = self._recorded.digest_at(self._point.committed)
         if self._recorded.fence > self.epoch or digest not in (None, self._point.digest):
             return self._fence()
@@ -87,8 +117,9 @@ class Drafting(Stepping):
         return self._ask(Step.STORING_COMMITTED, StoreTokens(tuple(self._recorded.tokens[: self._point.committed])))
 
     def _assign(self, point: Point) -> Effects:
+        """The tokens are at hand; `point` is where a drafter begins."""
         self._point = point
-        return self._send_assignment(Step.ASSIGNING)
+        return self._ask_for_drafter() if self._catching_up else self._send_assignment(Step.ASSIGNING)
 
     def _send_assignment(self, step: Step) -> Effects:
         if self.drafter is None:
@@ -104,7 +135,7 @@ class Drafting(Stepping):
         if self.drafter is not None:
             self._refusing.add(self.drafter)
         self._wanted = self._wanted or frozenset()
-        return self._choose_drafter()
+        return self._ask_for_drafter()
 
     def _drafter_lost(self, event: inputs.DrafterLost) -> Effects:
         if self.drafter is None or self._step not in HAS_DRAFTER:

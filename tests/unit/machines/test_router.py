@@ -494,3 +494,15 @@ def test_an_ended_session_reminds_nobody() -> None:
     bench.give(inputs.EventReceived(0, bench.event(Action.FINISH)))
     assert fx.CancelTimer(REMINDER) in bench.done
     assert not bench.give(inputs.TimerFired(REMINDER))
+
+
+@pytest.mark.decision("D28")
+def test_assigning_the_same_drafter_after_an_event_does_not_look_like_a_repeat() -> None:
+    bench = Bench()
+    bench.start()
+    record = bench.commit(5)
+    bench.give(inputs.EventReceived(0, bench.event(Action.SWITCH)))
+    bench.run()
+    first, again = bench.all_done(fx.SendDrafter)
+    assert again.message != first.message
+    assert (again.message.committed, again.message.digest) == (record.committed, record.digest)
