@@ -36,7 +36,7 @@ class Drafting(Stepping):
             return self._fence()
         if not isinstance(event, inputs.LogRead):
             return self._pause()
-        if len(recorded.tokens) <= self._point.committed:
+        if len(recorded.tokens) <= self._point.committed and (self._point.ref or not recorded.tokens):
             return self._ask_for_drafter()
         self._point = Point(recorded.round, len(recorded.tokens), recorded.digest)
         return self._ask(Step.STORING_COMMITTED, StoreTokens(tuple(recorded.tokens)))
@@ -57,7 +57,7 @@ class Drafting(Stepping):
 
     def _send_drafter(self, drafter: str) -> Effects:
         self.drafter = drafter
-        self._put = self._as_told(self._assignment(drafter))
+        self._put = self._assignment(drafter)
         return self._ask(Step.PUTTING, SendDrafter(self._verifier_uri, self._put))
 
     def _assignment(self, drafter: str) -> Assignment:
@@ -76,13 +76,6 @@ class Drafting(Stepping):
             committed_tokens=point.ref if point.committed else None,
             m_init=self._patience.m_init,
         )
-
-    def _as_told(self, message: Assignment) -> Assignment:
-        """Say how far the verifier's last event went: a new assignment must not look like a repeat of the old (D28)."""
-        event = self._last_event
-        if event is None or event.committed <= message.committed:
-            return message
-        return replace(message, committed=event.committed, digest=event.digest, committed_tokens=None)
 
     def _drafter_put(self, state: SessionState) -> Effects:
         ended = ended_by(state)
