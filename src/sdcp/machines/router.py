@@ -41,6 +41,7 @@ class RouterSession(Opening, Changing, Drafting):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
+        self._last_event: object = None
         self._unable: list[int] = []  # front ends that cannot have the output from the verifier any more
 
     def handle(self, event: object) -> Effects:

@@ -17,7 +17,6 @@ from sdcp.machines.effects import SetTimer
 from sdcp.machines.locating import Locating
 from sdcp.machines.recorded import Recorded
 from sdcp.messages.contract import Action, Contract, Sampling
-from sdcp.messages.output import Event
 from sdcp.messages.round import Assignment
 from sdcp.messages.session import SessionOpen, SessionState, State
 from sdcp.rules.digest import contract_digest, prefix_digest
@@ -123,7 +122,6 @@ class Stepping(ABC):
         self._catching_up = False  # with the log, before a drafter is chosen
         self._open: SessionOpen | None = None
         self._put: Assignment | None = None
-        self._last_event: Event | None = None
 
     def _awaits(self, answered: object) -> bool:
         return self._awaited is not None and (answered is None or answered is self._awaited)
