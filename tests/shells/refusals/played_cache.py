@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -30,3 +31,9 @@ def always(status: int, body: bytes = b"", *headers: tuple[str, str]) -> Handler
         return Response(status, (*OCTETS, *headers), body)
 
     return handle
+
+
+async def never(_: Request) -> Response:
+    """Does not answer until the client gives up."""
+    await asyncio.Event().wait()
+    raise AssertionError

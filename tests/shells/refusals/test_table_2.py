@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdcp.http.exchange import Request, Response
 from sdcp.wire import cbor
 from tests.shells.refusals.expected import refused
-from tests.shells.refusals.played_cache import always, played
+from tests.shells.refusals.played_cache import always, never, played
 from tests.shells.refusals.processes import V
 from tests.shells.refusals.session import FAIL, REDUCE, SELF_DECODE, SWITCH, Act, Session, acts
 from tests.shells.refusals.town import DRAFTER, OTHER, Town
@@ -213,12 +212,6 @@ async def test_a_cache_that_redirects_breaks_or_is_another_gives_no_rows(town: T
         async with played(town, handler, certificate):
             ref = town.new_name("objects", "elsewhere")
             await stays(session, lambda s, ref=ref: s.propose(q_rows=ref), "sdcp-q-unavailable")
-
-
-async def never(_: Request) -> Response:
-    """Does not answer until the client gives up."""
-    await asyncio.Event().wait()
-    raise AssertionError
 
 
 # -- sdcp-limit --------------------------------------------------------------------------------------------------------
