@@ -22,7 +22,6 @@ from sdcp.http.dispatch import dispatcher, no_content, receive
 from sdcp.http.exchange import Request, Response
 from sdcp.http.identity import normalize_uri
 from sdcp.http.resources import DRAFTER_RESOURCES, Parameters, Table
-from sdcp.http.tls import client_context
 from sdcp.machines.drafter import DrafterSession
 from sdcp.machines.effects import Refuse
 from sdcp.machines.joining import DraftModel
@@ -47,7 +46,7 @@ async def make(context: Context[DrafterSettings]) -> DrafterRole:
     settings = context.settings
     model = settings.model
     drafter = load_drafter(model.engine, model.path, model.tokenizer, **model.options())
-    client = Client(client_context(context.files))
+    client = context.client()
     return DrafterRole(
         drafter,
         client,

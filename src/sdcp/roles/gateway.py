@@ -22,7 +22,6 @@ from sdcp.engines.digests import IDENTITY_TOKENIZER, tokenizer_digest, tokenizer
 from sdcp.errors import ConfigurationError, UnknownResource
 from sdcp.http.client import Client
 from sdcp.http.exchange import Request, Response
-from sdcp.http.tls import client_context
 from sdcp.roles.config import GatewaySettings, Model
 from sdcp.roles.delivery import FrontEnd
 from sdcp.roles.openai_app import Api
@@ -39,7 +38,7 @@ async def make(context: Context[GatewaySettings]) -> GatewayRole:
     if not settings.routers.base_uris:
         raise ConfigurationError("[routers] base_uris: a gateway needs a router to ask")
     text, tokenizer = load_text(settings.model)
-    client = Client(client_context(context.files))
+    client = context.client()
     front_end = FrontEnd(Peers(client), settings.routers.base_uris, tokenizer)
     api = Api(
         front_end, text, settings.api.model_name, settings.api.max_tokens, settings.limits.body_bytes, context.metrics

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from sdcp.errors import ConfigurationError, Forbidden
+from sdcp.http.client import Client
 from sdcp.http.exchange import Handler, Request, Response
 from sdcp.http.identity import TrustPolicy
 from sdcp.http.limits import ServerLimits
 from sdcp.http.server import Server
-from sdcp.http.tls import TlsFiles, server_context
+from sdcp.http.tls import TlsFiles, client_context, server_context
 from sdcp.roles.config import RoleSettings
 from sdcp.roles.telemetry import CONTENT_TYPE, Metrics
 
@@ -58,6 +59,10 @@ class Context(Generic[S]):
     files: TlsFiles
     report: Callable[[str, BaseException], None]
     metrics: Metrics
+
+    def client(self) -> Client:
+        """A client of peers, under the same trust as our server."""
+        return Client(client_context(self.files), trust=TrustPolicy(self.settings.tls.roles))
 
 
 Make = Callable[[Context[S]], Awaitable[Role]]

@@ -35,7 +35,6 @@ from sdcp.http.identity import DRAFTER as DRAFTER_ROLE
 from sdcp.http.identity import VERIFIER as VERIFIER_ROLE
 from sdcp.http.identity import Peer, normalize_uri
 from sdcp.http.resources import ROUTER_RESOURCES, Parameters, Table, encode_id
-from sdcp.http.tls import client_context
 from sdcp.machines.effects import Refuse, Reply
 from sdcp.machines.inputs import (
     DrafterLost,
@@ -88,7 +87,7 @@ class RouterFacts:
 async def make(context: Context[RouterSettings]) -> RouterRole:
     """Make a router from its settings, and connect to nothing yet. Raises ConfigurationError."""
     settings = context.settings
-    client = Client(client_context(context.files))
+    client = context.client()
     facts = RouterFacts(
         contract=settings.contract,
         known=dict(_known(instance) for instance in settings.instances),

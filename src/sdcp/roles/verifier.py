@@ -24,7 +24,6 @@ from sdcp.http.exchange import Request, Response
 from sdcp.http.identity import FRONT_END, ROUTER, Peer
 from sdcp.http.problems import problem_response
 from sdcp.http.resources import VERIFIER_RESOURCES, Parameters, Table
-from sdcp.http.tls import client_context
 from sdcp.machines.control import Busy
 from sdcp.machines.effects import Refuse, Reply
 from sdcp.machines.inputs import DrafterAssigned, OpenReceived, OutputRequested, PolicyReceived, ProposalReceived
@@ -55,7 +54,7 @@ async def make(context: Context[VerifierSettings]) -> VerifierRole:
     settings = context.settings
     model, limits = settings.model, settings.limits
     target = load_target(model.engine, model.path, model.tokenizer, **model.options())
-    client = Client(client_context(context.files))
+    client = context.client()
     return VerifierRole(
         target,
         client,
