@@ -9,6 +9,7 @@ alone with the same values, so only the one at fault fails; the worker lives on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections import deque
@@ -52,7 +53,8 @@ class Worker:
 
     async def verify(self, job: VerifyJob) -> VerifyResult:
         """Score and judge a round. Cancelling ends the wait, not the round (D27)."""
-        return await self._lane.round(job, len(job.tokens) + 1)
+        result, _ = await self._lane.round(job, len(job.tokens) + 1)
+        return result
 
     def close(self, session: bytes) -> None:
         """Give the session's KV back once no job of it waits."""
@@ -87,8 +89,7 @@ class DraftWorker:
         A pass is as long as its longest job, so a short job in long company is not taken for slow; the wait for the
         pass is not in it.
         """
-        result = await self._lane.round(job, job.count)
-        return result, self._lane.last_position_ms
+        return await self._lane.round(job, job.count)
 
     def close(self, session: bytes) -> None:
         """Give the session's KV back once no job of it waits."""
@@ -136,20 +137,19 @@ class _Lane(Generic[Result]):
         self._busy = _Busy(time.monotonic)
         self._counts = {"rounds": 0, "round_passes": 0, "round_tokens": 0, "prefill_passes": 0, "failures": 0}
         self._times_ms = {"round_ms": 0.0, "prefill_ms": 0.0}
-        self.last_position_ms = 0.0
 
     @property
     def waiting(self) -> int:
         """How many rounds and prefills wait for a pass."""
         return len(self._batcher)
 
-    async def round(self, job: VerifyJob | DraftJob, size: int) -> Result:
-        """Wait for a round; it runs even when the wait is cancelled."""
+    async def round(self, job: VerifyJob | DraftJob, size: int) -> tuple[Result, float]:
+        """Wait for a round; it runs even when the wait is cancelled. Tells the ms of one position of its pass, too."""
         waiting = self._enrol(job, size)
         self._batcher.add_round(waiting.ticket)
         self._wake()
-        result: Result = await asyncio.shield(waiting.future)
-        return result
+        served: tuple[Result, float] = await asyncio.shield(waiting.future)
+        return served
 
     async def prefill(self, job: PrefillJob) -> None:
         """Wait for a prefill; a cancelled one is dropped at the next chunk."""
@@ -214,20 +214,22 @@ class _Lane(Generic[Result]):
             self._busy.end()
         if batch:
             self._count(batch, elapsed_ms)
+            position_ms = elapsed_ms / max(1, *(ticket.size for ticket in batch.tickets))
             for waiting, result in zip(served, results, strict=True):
-                self._deliver(waiting, result, batch.prefill)
+                self._deliver(waiting, result, batch.prefill, position_ms)
 
     def _work(
         self, call: Callable[[Sequence[Any]], Sequence[Any]], served: list[_Waiting], due: set[bytes]
     ) -> tuple[Sequence[Any], float]:
         """Run in the thread: close what is due, then one pass."""
         for session in due:
-            self._close(session)
+            with contextlib.suppress(Exception):  # whatever it still holds, no pass needs it
+                self._close(session)
         start = time.perf_counter()
         results = _isolated(call, [waiting.job for waiting in served]) if served else []
         return results, 1000 * (time.perf_counter() - start)
 
-    def _deliver(self, waiting: _Waiting, result: Any, prefill: bool) -> None:
+    def _deliver(self, waiting: _Waiting, result: Any, prefill: bool, position_ms: float) -> None:
         """Hand a result over; a prefill that is not complete waits for its next chunk."""
         if prefill and result is False and not waiting.future.done():
             self._batcher.add_prefill(waiting.ticket)
@@ -239,7 +241,7 @@ class _Lane(Generic[Result]):
         if isinstance(result, Exception):
             waiting.future.set_exception(result)
         else:
-            waiting.future.set_result(result)
+            waiting.future.set_result((result, position_ms))
 
     def _due_closes(self) -> set[bytes]:
         due = {session for session in self._closing if not self._batcher.holds(session)}
@@ -248,7 +250,6 @@ class _Lane(Generic[Result]):
 
     def _count(self, batch: Batch, elapsed_ms: float) -> None:
         kind = "prefill" if batch.prefill else "round"
-        self.last_position_ms = elapsed_ms / max(1, *(ticket.size for ticket in batch.tickets))
         self._counts[f"{kind}_passes"] += 1
         self._times_ms[f"{kind}_ms"] += elapsed_ms
         if not batch.prefill:
@@ -289,7 +290,10 @@ class _Busy:
 def _isolated(call: Callable[[Sequence[Any]], Sequence[Any]], jobs: list[Job]) -> Sequence[Any]:
     """Call with all jobs; if that raises, with each alone. A result may be the exception that a job raised."""
     try:
-        return call(jobs)
+        results = call(jobs)
+        if len(results) != len(jobs):
+            raise RuntimeError(f"the engine gave {len(results)} results for {len(jobs)} jobs")
+        return results
     except Exception as error:
         if len(jobs) == 1:
             return [error]

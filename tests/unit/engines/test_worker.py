@@ -34,12 +34,13 @@ class Gated:
         self.started = threading.Event()
         self.log: list[Any] = []
         self.left: dict[bytes, int] = {}
+        self.lost = False
 
     def verify(self, jobs: Sequence[VerifyJob]) -> list[VerifyResult]:
         self._pass("verify", jobs)
         if any(13 in job.tokens for job in jobs):
             raise RuntimeError("broken")
-        return [VerifyResult(1, job.tokens[0]) for job in jobs]
+        return [] if self.lost else [VerifyResult(1, job.tokens[0]) for job in jobs]
 
     def prefill(self, jobs: Sequence[PrefillJob], budget: int) -> list[bool]:
         self._pass("prefill", jobs)
@@ -150,6 +151,17 @@ async def test_only_the_job_at_fault_fails_and_the_worker_lives_on(engine: Gated
     assert [getattr(each, "additional", repr(each)) for each in results] == [5, "RuntimeError('broken')", 6]
     assert (await worker.verify(verify_job(5, 7))).additional == 7
     assert worker.snapshot()["failures"] == 1
+
+
+async def test_an_engine_that_loses_a_job_or_fails_to_close_does_not_stop_the_worker(engine: Gated, worker: Worker):
+    engine.gate.set()
+    engine.close = lambda session: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+    worker.close(b"\x01")
+    engine.lost = True
+    with pytest.raises(RuntimeError, match="0 results for 1 jobs"):
+        await worker.verify(verify_job(1))
+    engine.lost = False
+    assert (await worker.verify(verify_job(1, 7))).additional == 7
 
 
 async def test_a_prefill_is_told_why_it_was_refused(engine: Gated, worker: Worker):
