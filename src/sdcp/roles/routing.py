@@ -8,6 +8,7 @@ Not here: the sessions together and who is alive (`sdcp.roles.router`).
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -63,6 +64,8 @@ from sdcp.roles.peers import Peers, RefusedError, UnansweredError
 from sdcp.roles.telemetry import Metrics
 from sdcp.wire import cbor
 
+logger = logging.getLogger("sdcp.roles")
+
 LEASE_MS = 60_000
 OPEN_S = 120.0  # the verifier answers when it has computed the prompt (6.1)
 ASK_S = 30.0  # PUT drafter is answered after the round under verification (D28)
@@ -117,6 +120,9 @@ class RoutingSession:
     def handle(self, event: Any, /) -> list[Any]:
         """What the driver drives: the machine, and a look at what became of it."""
         effects = self.machine.handle(event)
+        if logger.isEnabledFor(logging.DEBUG):
+            wanted = ", ".join(type(effect).__name__ for effect in effects)
+            logger.debug("%s: %s: %s", encode_id(self.machine.session), type(event).__name__, wanted or "nothing")
         if self.machine.epoch != self._epoch:
             self._epoch = self.machine.epoch
             self._equipment.metrics.count("fences")
