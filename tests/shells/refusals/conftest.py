@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from sdcp.http.authority import init_authority
-from tests.shells.refusals.processes import BODY_BYTES, DRAFTER_SESSIONS, ROUTER_SESSIONS, Processes, free_ports
+from tests.shells.refusals.processes import BODY_BYTES, Processes, free_ports
 from tests.shells.refusals.town import Town
 
 
@@ -62,11 +62,9 @@ async def town(processes: Processes) -> AsyncIterator[Town]:
             "verifier", "verifier", bases["verifier"], target_settings(bases, sessions=100_000)
         ),
         "drafter-process": processes.launch(
-            "drafter-process", "drafter", bases["drafter-process"], draft_settings(bases, sessions=DRAFTER_SESSIONS)
+            "drafter-process", "drafter", bases["drafter-process"], draft_settings(bases)
         ),
-        "router-process": processes.launch(
-            "router-process", "router", bases["router-process"], router_settings(bases, sessions=ROUTER_SESSIONS)
-        ),
+        "router-process": processes.launch("router-process", "router", bases["router-process"], router_settings(bases)),
     }
     processes.ready(*files)
     town = Town(processes, bases, files)

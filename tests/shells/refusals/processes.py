@@ -23,8 +23,6 @@ from sdcp.http.tls import TlsFiles
 V = 16
 CONTEXT = 65_536
 BODY_BYTES = 65_536
-DRAFTER_SESSIONS = 8
-ROUTER_SESSIONS = 16
 READY_S = 60.0
 STOP_S = 30.0
 
