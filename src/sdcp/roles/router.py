@@ -313,14 +313,14 @@ class RouterRole:
         while True:
             await asyncio.sleep(SWEEP_S)
             try:
-                self._sweep()
+                self.sweep()
                 if self._now_ms() - renewed_ms >= RENEW_MS:
                     renewed_ms = self._now_ms()
                     await asyncio.gather(*(session.renew() for session in self._sessions.values()))
             except Exception as fault:  # a bug of ours; the next turn may go better
                 self._report("looking after the sessions failed", fault)
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Fail over what has lost its verifier or drafter (6.9), forget what has ended long ago."""
         for lost in self._roster.lost(self._now_ms()):
             for session in list(self._sessions.values()):
