@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from sdcp.errors import SessionClosed
@@ -19,20 +20,26 @@ FOR_GOOD_MS = 3_600_000
 PATIENCE_S = 20.0
 
 
-@asynccontextmanager
-async def silent_verifier(town: Town) -> AsyncIterator[str]:
-    """A verifier that keeps its drafters waiting, and in the end tells them that their sessions are over.
+@dataclass(frozen=True)
+class SilentVerifier:
+    """`base` is its base URI; `asked` is set once a proposal has come."""
 
-    Gives its base URI.
-    """
-    over = asyncio.Event()
+    base: str
+    asked: asyncio.Event
+
+
+@asynccontextmanager
+async def silent_verifier(town: Town) -> AsyncIterator[SilentVerifier]:
+    """A verifier that keeps a drafter waiting, and in the end tells it that all is over."""
+    asked, over = asyncio.Event(), asyncio.Event()
 
     async def handle(_: Request) -> Response:
+        asked.set()
         await over.wait()
         return problem_response(SessionClosed("The session has finished, as far as this test goes."))
 
     async with Server(handle, server_context(town.files["verifier"])) as server:
-        yield f"https://127.0.0.1:{server.port}"
+        yield SilentVerifier(f"https://127.0.0.1:{server.port}", asked)
         over.set()
         await server.drain(PATIENCE_S)
 

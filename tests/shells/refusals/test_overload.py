@@ -60,11 +60,12 @@ async def test_a_verifier_that_is_full(small: Town) -> None:
 async def test_a_drafter_that_is_full(small: Town) -> None:
     async with silent_verifier(small) as verifier:
         first, second = Session(small), Session(small)
-        places = {"verifier": verifier, "drafter": small.bases["small-drafter"]}
+        places = {"verifier": verifier.base, "drafter": small.bases["small-drafter"]}
         url = f"{small.bases['small-drafter']}/assignments"
         assert (await small.ask("router", "POST", url, first.assignment(**places))).status == 204
         refused(await small.ask("router", "POST", url, second.assignment(**places)), 503, "takes no more")
         assert (await small.ask("router", "POST", url, first.assignment(**places))).status == 204
+        await verifier.asked.wait()
 
 
 @pytest.mark.decision("D3", "D33", "D34")
