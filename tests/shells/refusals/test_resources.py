@@ -205,3 +205,10 @@ async def test_a_body_of_exactly_the_limit_is_taken(town: Town) -> None:
     )
     refused(await town.ask("router", "POST", url, session.opening(padding=bytes(room + 1))), 413)
     assert (await town.ask("router", "POST", url, session.opening(padding=bytes(room)))).status == 200
+
+
+@pytest.mark.decision("D1")
+@pytest.mark.parametrize("at", PROCESSES)
+async def test_a_header_list_over_the_limit_is_431(town: Town, at: str) -> None:
+    answer = await town.ask("router", "GET", f"{town.bases[at]}/metrics", None, ("x-padding", "x" * 20_000))
+    refused(answer, 431, "header list")

@@ -25,6 +25,7 @@ MISSING = object()
 _CERTIFICATES: dict[str, dict[str, Any]] = {
     "router": {"role": "router"},
     "front-end": {"role": "front-end"},
+    "another-front-end": {"role": "front-end", "uris": ["https://front.test/"]},
     "drafter": {"role": "drafter", "uris": [DRAFTER]},
     "other": {"role": "drafter", "uris": [OTHER]},
     "host": {"role": "drafter", "dns": ["drafter.test"]},  # the base URI's host alone is not enough by default (D9)
