@@ -43,17 +43,19 @@ async def make(context: Context[GatewaySettings]) -> GatewayRole:
     api = Api(
         front_end, text, settings.api.model_name, settings.api.max_tokens, settings.limits.body_bytes, context.metrics
     )
-    server = _ApiServer(
-        uvicorn.Config(
-            api.application(),
-            log_level="warning",
-            lifespan="off",
-            timeout_graceful_shutdown=round(settings.limits.drain_s),
-            ssl_certfile=settings.api.certificate,
-            ssl_keyfile=settings.api.key,
-        )
+    config = uvicorn.Config(
+        api.application(),
+        log_level="warning",
+        lifespan="off",
+        timeout_graceful_shutdown=round(settings.limits.drain_s),
+        ssl_certfile=settings.api.certificate,
+        ssl_keyfile=settings.api.key,
     )
-    return GatewayRole(server, _bound(settings.api.listen), front_end, client)
+    try:
+        config.load()
+    except OSError as fault:  # ssl.SSLError is one
+        raise ConfigurationError(f"[api] certificate, key: {fault}") from None
+    return GatewayRole(ApiServer(config), _bound(settings.api.listen), front_end, client)
 
 
 def load_text(model: Model) -> tuple[Text, bytes]:
@@ -71,7 +73,7 @@ def load_text(model: Model) -> tuple[Text, bytes]:
 class GatewayRole:
     """The role: `start`, `handle`, `drain` (`sdcp.roles.process.Role`). Closes `client` when it has drained."""
 
-    def __init__(self, server: _ApiServer, listening: socket.socket, front_end: FrontEnd, client: Client) -> None:
+    def __init__(self, server: ApiServer, listening: socket.socket, front_end: FrontEnd, client: Client) -> None:
         self._server = server
         self._listening = listening
         self._front_end = front_end
@@ -104,7 +106,7 @@ class GatewayRole:
         await self._client.close()
 
 
-class _ApiServer(uvicorn.Server):
+class ApiServer(uvicorn.Server):
     """uvicorn inside our process: signals are ours, and `up` says when it serves."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -112,11 +114,13 @@ class _ApiServer(uvicorn.Server):
         self.up = asyncio.Event()
 
     async def startup(self, *args: Any, **named: Any) -> None:
+        """Listen, then say so."""
         await super().startup(*args, **named)
         self.up.set()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process (`sdcp.roles.process`)."""
         yield
 
 

@@ -13,9 +13,13 @@ from tokenizers import Tokenizer, models
 
 from sdcp.engines.digests import IDENTITY_TOKENIZER, tokenizer_digest
 from sdcp.errors import ConfigurationError, UnknownResource
-from sdcp.roles.config import Model
-from sdcp.roles.gateway import GatewayRole, _ApiServer, _bound, load_text
+from sdcp.http.authority import issue
+from sdcp.roles.config import Api as ApiSettings
+from sdcp.roles.config import GatewaySettings, Model, Routers, Tls
+from sdcp.roles.gateway import ApiServer, GatewayRole, _bound, load_text, make
 from sdcp.roles.openai_text import FolderText, IdentityText
+from sdcp.roles.process import Context
+from sdcp.roles.telemetry import Metrics
 
 
 class FrontEnd:
@@ -62,6 +66,19 @@ def test_an_address_that_is_taken_is_the_operator_s_to_mend() -> None:
         _bound(f"127.0.0.1:{taken.getsockname()[1]}")
 
 
+async def test_the_api_s_own_certificate_is_read_at_once(tmp_path: Path) -> None:
+    files = issue(tmp_path, "gateway", "front-end", ["https://gateway.example"])
+    (tmp_path / "bad.pem").write_text("no certificate")
+    settings = GatewaySettings(
+        tls=Tls(certificate=files.certificate, key=files.key, ca=files.ca),
+        api=ApiSettings(listen="127.0.0.1:0", certificate=tmp_path / "bad.pem", key=files.key),
+        model=Model(engine="bigram"),
+        routers=Routers(base_uris=("https://router.example",)),
+    )
+    with pytest.raises(ConfigurationError, match=r"\[api\] certificate"):
+        await make(Context(settings, files, lambda what, fault: None, Metrics()))
+
+
 async def test_it_serves_from_start_and_finishes_what_is_under_way() -> None:
     begun, finish = asyncio.Event(), asyncio.Event()
 
@@ -71,7 +88,7 @@ async def test_it_serves_from_start_and_finishes_what_is_under_way() -> None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    server = _ApiServer(uvicorn.Config(application, log_level="error", lifespan="off", timeout_graceful_shutdown=20))
+    server = ApiServer(uvicorn.Config(application, log_level="error", lifespan="off", timeout_graceful_shutdown=20))
     front_end, client = FrontEnd(), Client()
     role = GatewayRole(server, _bound("127.0.0.1:0"), front_end, client)  # type: ignore[arg-type]
     await role.start("https://gateway.example")
