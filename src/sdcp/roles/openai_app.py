@@ -165,7 +165,7 @@ class _Answer:
     async def whole(self) -> dict[str, Any]:
         """The response of a request without `stream`."""
         pieces = [piece async for piece, _ in self._pieces()]
-        choice = {"index": 0, "logprobs": None, "finish_reason": self._transcript.reason}
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": self._transcript.reason}
         text = "".join(pieces)
         if self._chat:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
