@@ -44,6 +44,7 @@ from sdcp.stores.table import Table
 P = ParamSpec("P")
 T = TypeVar("T")
 _THREADS = 4
+_AHEAD = 16  # the journal takes in advance at most this part of the disk, so that a small cache has room for objects
 _FORGETTING_S = 600.0  # between two looks for logs that are old enough to go
 
 
@@ -84,7 +85,7 @@ class DurableStore:
             self._objects = ObjectFiles(folder / "objects", sync=sync_objects)
             self._leases = LeaseFiles(folder / "leases")
             self._restore()
-            self._journal = Journal(folder / "journal", sizes=sizes, make_room=self._make_room)
+            self._journal = Journal(folder / "journal", sizes=sizes or _sizes(disk_bytes), make_room=self._make_room)
         except BaseException:
             os.close(self._lock_file)
             raise
@@ -318,6 +319,10 @@ class DurableStore:
                 if not self._make_room(max(octets, 1), True):
                     self._counts["full"] += 1
                     raise StoreFullError("the disk is full, and nothing on it may go") from None
+
+
+def _sizes(disk_bytes: int) -> Sizes:
+    return Sizes(ahead=min(Sizes().ahead, disk_bytes // _AHEAD))
 
 
 class _Memory:

@@ -186,6 +186,16 @@ async def test_logs_come_before_objects_when_the_limit_is_reached(tmp_path):
     await store.close()
 
 
+@pytest.mark.parametrize("disk_bytes", [1 << 16, 1 << 20, 4 << 20, 5 << 20])
+async def test_the_journal_of_a_small_store_leaves_room_for_objects(tmp_path, disk_bytes):
+    store = DurableStore(tmp_path, disk_bytes=disk_bytes)
+    await store.append("s", fence(1), None)
+    await store.put("a", bytes(disk_bytes // 2), "x")
+    await store.append("s", commit(1, 1), store.log_state("s").version)
+    assert store.look("a") is not None
+    await store.close()
+
+
 async def test_a_full_disk_evicts_then_refuses_then_resumes(tmp_path, monkeypatch):
     store = DurableStore(tmp_path)
     await store.put("a", bytes(10), "x")
