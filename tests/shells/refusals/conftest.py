@@ -55,7 +55,7 @@ def router_settings(bases: dict[str, str], **limits: Any) -> dict[str, dict[str,
 async def town(processes: Processes) -> AsyncIterator[Town]:
     names = ("cache", "verifier", "drafter-process", "router-process", "elsewhere")
     bases = {name: f"https://127.0.0.1:{port}/v1" for name, port in zip(names, free_ports(len(names)), strict=True)}
-    cache = {"store": {"directory": "store", "disk_bytes": 8 << 20}, "limits": {"body_bytes": 1 << 20}}
+    cache = {"store": {"directory": "store", "disk_bytes": 4 << 20}, "limits": {"body_bytes": 1 << 20}}
     files = {
         "cache": processes.launch("cache", "cache", bases["cache"], cache),
         "verifier": processes.launch(

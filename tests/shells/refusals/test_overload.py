@@ -33,7 +33,7 @@ def small(town: Town) -> Town:
         "verifier": target_settings(town.bases, sessions=1),
         "drafter": draft_settings(town.bases, sessions=1),
         "router": router_settings(town.bases, sessions=1),
-        "cache": {"store": {"directory": "small-store", "disk_bytes": 8 << 20}},
+        "cache": {"store": {"directory": "small-store", "disk_bytes": 4 << 20}},
     }
     for role, name in NAMES.items():
         town.files[name] = town.processes.launch(name, role, bases[name], settings[role])
@@ -89,7 +89,7 @@ async def test_a_cache_whose_objects_are_all_leased_has_no_room(small: Town) -> 
         body = {"objects": names, **lease}
         assert (await small.ask("drafter", "PUT", f"{base}/leases/all", body, media="application/cbor")).status == 204
         put = await small.ask("drafter", "PUT", f"{base}/objects/o{len(names)}", bytes(1 << 20), media=None)
-        assert len(names) <= 8, "more is stored than the disk may hold"
+        assert len(names) <= 4, "more is stored than the disk may hold"
     refused(put, 507, "no room")
     refused(await small.ask("drafter", "GET", f"{base}/objects/o{len(names)}"), 404)
     for name in names:

@@ -91,6 +91,28 @@ async def test_a_fenced_session_answers_every_request_so(town: Town) -> None:
     assert await town.read_log(session.log) == log
 
 
+@pytest.mark.requirement("S6.3-idempotency", "S6.9-lost-verdict-retried")
+@pytest.mark.decision("D12")
+@acts(
+    the_same=lambda s: s.propose(round=1, base=0, base_digest=s.digest_of(0)),
+    of_another_base=lambda s: s.propose(round=1),
+    of_other_tokens=lambda s: s.propose(round=1, tokens=s.wrong_tokens()),
+    of_tokens_that_are_none=lambda s: s.propose(round=1, tokens=[V] * 65),
+    of_rows_that_are_not_there=lambda s: s.propose(round=1, q_rows=s.town.new_name("objects")),
+)
+@pytest.mark.parametrize("rule", [1, 2])
+async def test_a_round_that_has_its_verdict_is_answered_with_it_and_not_refused(
+    town: Town, act: Act, rule: int
+) -> None:
+    session = await Session(town, rule=rule).begin(rounds=0)
+    first = await session.advance()
+    await session.advance()
+    before = await session.everything()
+    answer = await act(session)
+    assert (answer.status, cbor.decode(answer.body)) == (200, first)
+    assert await session.everything() == before
+
+
 # -- sdcp-stale-base ---------------------------------------------------------------------------------------------------
 
 
@@ -224,9 +246,11 @@ async def test_a_cache_that_redirects_breaks_or_is_another_gives_no_rows(town: T
     over_m_max=lambda s: s.propose(tokens=s.next_tokens(5)),
     over_every_m_max=lambda s: s.propose(tokens=s.next_tokens(65)),
     too_many_and_not_below_v=lambda s: s.propose(tokens=[V] * 3),
+    too_many_and_rows_for_fewer=lambda s: s.propose_rows(UNIFORM, tokens=s.next_tokens(3)),
 )
-async def test_more_tokens_than_the_limit(town: Town, act: Act) -> None:
-    session = await Session(town, m_init=2, m_max=4).begin(rounds=0)
+@pytest.mark.parametrize("rule", [1, 2])
+async def test_more_tokens_than_the_limit(town: Town, act: Act, rule: int) -> None:
+    session = await Session(town, rule=rule, m_init=2, m_max=4).begin(rounds=0)
     await stays(session, act, "sdcp-limit", "at most 2")
 
 
@@ -278,6 +302,7 @@ def sharp(session: Session, *, but: int = 0) -> Any:
     binary64=lambda s: s.propose_rows(UNIFORM.astype("<f8").tobytes()),
     token_not_below_v=lambda s: s.propose_rows(UNIFORM, tokens=[s.next_tokens(1)[0], V]),
     token_of_64_bits=lambda s: s.propose_rows(UNIFORM, tokens=[2**64 - 1, 0]),
+    token_not_below_v_and_no_rows_to_be_had=lambda s: s.propose(tokens=[V], q_rows=s.town.new_name("objects")),
 )
 async def test_rows_that_tokens_cannot_come_from(town: Town, act: Act) -> None:
     session = await Session(town, rule=2).begin()
