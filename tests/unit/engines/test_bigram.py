@@ -130,6 +130,7 @@ def test_tokens_are_drawn_from_the_published_rows(path: Path):
     assert list(result.tokens) == [draw(row.astype(np.float64), replay.random()) for row in result.rows]
 
 
+@pytest.mark.requirement("S6.4-random-independent", "S6.4-drafter-derivation")
 def test_drafters_differ_from_each_other(path: Path):
     """Their randomness is the operating system's, never the contract's seed (6.4)."""
     job = draft_job(count=60, profile=Sampling(seed=1))

@@ -38,6 +38,7 @@ VERIFIER = Table(VERIFIER_RESOURCES)
         (CACHE_RESOURCES, "DELETE", "/leases/x", "DELETE leases/{lease}"),
     ],
 )
+@pytest.mark.requirement("S5.1-bcp56")
 def test_every_row_of_table_1_is_found(table: tuple, method: str, path: str, name: str) -> None:
     assert Table(table).match(method, path)[0].name == name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def test_nothing_waits():
     assert Batcher(4, 4).take() is None
 
 
+@pytest.mark.requirement("S6.3-batching")
 def test_all_that_waits_rides_in_arrival_order():
     batcher = Batcher(8, 100)
     for number in range(3):

@@ -75,6 +75,7 @@ def test_nothing_is_released_before_the_append_succeeded() -> None:
 
 @pytest.mark.requirement("S6.3-truncation")
 @pytest.mark.decision("D14", "D15")
+@pytest.mark.requirement("S5.2-verdict-accepted")
 def test_truncation_at_a_stop_token_keeps_a_and_finishes() -> None:
     world = World(contract=replace(CONTRACT, stop=(5,), low_ratio=100)).started()
     verdict = world.verdict(world.propose(4, 5, 6))

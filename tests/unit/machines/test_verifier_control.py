@@ -47,6 +47,7 @@ def cases(name: str) -> list[Any]:
 )
 @pytest.mark.decision("D15")
 @pytest.mark.parametrize("case", cases("escalation.json"))
+@pytest.mark.requirement("S6.3-control")
 def test_the_machine_escalates_as_the_independent_reference(case: Any) -> None:
     members = {key: case[key] for key in ("low_rounds", "low_ratio", "self_load")}
     fallback = tuple(Action(entry) for entry in case["fallback"])

@@ -218,6 +218,7 @@ def broken_off(*rounds: tuple[int, ...], **members: Any) -> World:
 
 @pytest.mark.requirement("S6.9-resume", "S6.3-commit-record")
 @pytest.mark.decision("D19", "D20")
+@pytest.mark.requirement("S6.3-target-kv-published")
 def test_a_session_goes_on_where_the_log_ends() -> None:
     world = broken_off((4, 5), (7,))
     message = world.resume(target_kv="kv")
