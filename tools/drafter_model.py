@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +41,8 @@ class Projected(nn.Module):
         return self.wide @ self.map + self.correction
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.wide[tokens] @ self.map + nn.functional.embedding(tokens, self.correction)
+        """Rows [..., hidden] of tokens [...]; the corrections have sparse gradients: a batch has few of all tokens."""
+        return self.wide[tokens] @ self.map + nn.functional.embedding(tokens, self.correction, sparse=True)
 
 
 class Drafter(nn.Module):
@@ -117,9 +119,24 @@ def _explained(wide: Tensor, rows: Tensor) -> Projected:
 
 def distillation_loss(logits: Tensor, batch: Batch) -> Tensor:
     """Cross-entropy against the target's probabilities on the ids that the head has, per unit of their mass."""
-    chosen = logits.gather(1, batch.rows)
-    mass = batch.weights.sum(1)
-    return (mass * logits.logsumexp(1) - (batch.weights * chosen).sum(1)).sum() / mass.sum()
+    loss: Tensor = _SparseCrossEntropy.apply(logits, batch.rows, batch.weights)
+    return loss
+
+
+class _SparseCrossEntropy(torch.autograd.Function):
+    """Cross-entropy with few targets a row. By hand, since the gradient of `gather` fills a whole [P, N] with zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+        chances = torch.softmax(logits, 1)
+        ctx.chances, ctx.rows, ctx.weights = chances, rows, weights
+        return -(weights * chances.gather(1, rows).clamp_min(1e-30).log()).sum() / weights.sum()
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:
+        scaled = ctx.weights * (outer / ctx.weights.sum())
+        gradient = ctx.chances.mul_(scaled.sum(1, keepdim=True)).scatter_add_(1, ctx.rows, -scaled)
+        return gradient, None, None
 
 
 @torch.no_grad()

@@ -3,7 +3,8 @@
     python tools/measure_drafters.py --target models/SmolLM2-135M-Instruct --drafter models/demo-drafter \\
         --prompts spec_bench.jsonl --work ~/drafter
 
-The target continues each prompt greedily once (binary32, chat template, first turn; kept in WORK/continuations.json).
+The target continues each prompt greedily once (weights in bfloat16, chat template, first turn; kept in
+WORK/continuations.json).
 A greedy target takes just the longest run of proposals that its own continuation has, so a drafter is judged against
 that continuation, round by round, without asking the target again: what a run over the protocol would count, without
 its time. Nothing here is a timing.
@@ -28,12 +29,14 @@ import torch
 from drafter_model import load
 from rich.console import Console
 from rich.progress import track
-from transformers import AutoTokenizer, LlamaForCausalLM
+from target_writer import PackedLlama, Writer
+from train_drafter import end_token, prompt_tokens
 
 from sdcp.engines.mixed import LEAST_MATCH
 from sdcp.engines.ngram import Index
 
 MARKS = ("<!-- figures -->", "<!-- end of figures -->")
+SLOTS = 32  # texts that the target writes at once
 DRAFTERS = ("lookup", "model", "both")
 
 
@@ -149,19 +152,17 @@ def continuations(settings: argparse.Namespace) -> list[Case]:
 
 @torch.inference_mode()
 def _continued(settings: argparse.Namespace) -> list[Case]:
-    tokenizer = AutoTokenizer.from_pretrained(settings.target)
-    target = LlamaForCausalLM.from_pretrained(settings.target, dtype=torch.float32)
-    cases = []
-    for category, text in track(chosen(settings), "the target writes"):
-        chat = [{"role": "user", "content": text}]
-        prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
-        prompt = prompt[-settings.context :]
-        ids = torch.tensor([prompt])
-        whole = target.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=settings.tokens, do_sample=False
-        )
-        cases.append(Case(category, prompt, whole[0, len(prompt) :].tolist()))
-    return cases
+    texts = chosen(settings)
+    prompts = [ids[-settings.context :] for ids in prompt_tokens(settings.target, [text for _, text in texts])]
+    reach = max(len(prompt) for prompt in prompts) + settings.tokens
+    model = PackedLlama(settings.target, min(len(prompts), SLOTS), reach, settings.threads)
+    writer = Writer(model, settings.tokens, end_token(settings.target), seed=0)
+    jobs = ((number, prompt, True) for number, prompt in enumerate(prompts))
+    rows = {row.prompt: row for row in track(writer.run(jobs), "the target writes", total=len(prompts))}
+    return [
+        Case(category, prompts[number], rows[number].tokens[len(prompts[number]) :])
+        for number, (category, _) in enumerate(texts)
+    ]
 
 
 def chosen(settings: argparse.Namespace) -> list[tuple[str, str]]:

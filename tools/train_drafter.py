@@ -69,6 +69,11 @@ def arguments(words: list[str]) -> argparse.Namespace:
     training.add_argument("--feed", type=int, default=384)
     training.add_argument("--heads", type=int, default=4)
     training.add_argument("--output-vocabulary", type=int, default=12288)
+    training.add_argument("--longest", type=int, default=4096, help="leave out longer texts, prompt and answer")
+    training.add_argument(
+        "--minutes", type=float, default=math.inf, help="end the schedule after so long at the latest"
+    )
+    training.add_argument("--last-rate", type=float, default=0.02, help="the rate at the end, as a share of --rate")
     training.add_argument("--epochs", type=int, default=3)
     training.add_argument("--rate", type=float, default=3e-3)
     training.add_argument("--batch", type=int, default=6000, help="tokens in a batch, prompts and padding included")
@@ -141,13 +146,14 @@ class Distillation:
         self.settings, self.state = settings, settings.work / "distil.pt"
         torch.manual_seed(settings.seed)
         found = texts(settings.work)
-        trained = [text for text in found if text.prompt % HELD_OUT]
+        trained = [text for text in found if text.prompt % HELD_OUT and len(text.tokens) <= settings.longest]
         held_out = [text for text in found if text.prompt % HELD_OUT == 0]
         self.drafter = _first(settings, trained)
         sizes = (self.drafter.output_ids, self.drafter.config.vocab_size, settings.batch)
         self.batches, check = Batches(trained, *sizes), Batches(held_out, *sizes)
         self.check = [check.batch(group) for group in check.epoch(0)]
-        self.optimizer = _optimizer(self.drafter, settings.rate)
+        self.optimizers = _optimizers(self.drafter, settings.rate)
+        self.began = time.monotonic()
         self.steps = settings.epochs * len(self.batches.epoch(0))
         self.step, self.best = 0, 0.0
         count = sum(len(text.top_ids) for text in trained)
@@ -159,21 +165,29 @@ class Distillation:
             task = bar.add_task("steps", total=self.steps, completed=self.step)
             for epoch in range(first, self.settings.epochs):
                 for group in self.batches.epoch(self.settings.seed + epoch):
-                    if self.step < self.steps:
+                    if self._done() < 1.0:
                         self._learn(self.batches.batch(group))
                         bar.advance(task)
                 self._end_epoch(epoch)
 
+    def _done(self) -> float:
+        """How much of the schedule is behind: by steps or by time, whichever is more."""
+        minutes = (time.monotonic() - self.began) / 60
+        return max(self.step / self.steps, minutes / self.settings.minutes)
+
     def _learn(self, batch: Batch) -> None:
-        done = self.step / self.steps
-        rate = self.settings.rate * min(1.0, (self.step + 1) / 30) * (0.02 + 0.49 * (1 + math.cos(math.pi * done)))
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["share"]
+        last = self.settings.last_rate
+        cosine = last + (1 - last) * (1 + math.cos(math.pi * self._done())) / 2
+        rate = self.settings.rate * min(1.0, (self.step + 1) / 30) * cosine
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * group["share"]
+            optimizer.zero_grad()
         loss = distillation_loss(self.drafter(batch.tokens, batch.at), batch)
-        self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), 1.0)
-        self.optimizer.step()
+        torch.nn.utils.clip_grad_norm_([p for p in self.drafter.parameters() if not p.grad.is_sparse], 1.0)
+        for optimizer in self.optimizers:
+            optimizer.step()
         self.step += 1
 
     def _end_epoch(self, epoch: int) -> None:
@@ -182,7 +196,7 @@ class Distillation:
         if same > self.best:
             self.best = same
             save(self.drafter, self.settings.target, self.settings.out)
-        state = {"drafter": self.drafter.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state = {"drafter": self.drafter.state_dict(), "optimizers": [each.state_dict() for each in self.optimizers]}
         part = self.state.with_suffix(".part")
         torch.save(state | {"step": self.step, "epoch": epoch + 1, "best": self.best, "steps": self.steps}, part)
         os.replace(part, self.state)
@@ -196,7 +210,8 @@ class Distillation:
             console.print(f"{self.state} is of other shards or settings: starting over")
             return 0
         self.drafter.load_state_dict(state["drafter"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
         self.step, self.best = state["step"], state["best"]
         return int(state["epoch"])
 
@@ -209,18 +224,20 @@ def _first(settings: argparse.Namespace, trained: list[Text]) -> Drafter:
     return from_target(settings.target, config, output_ids(trained, settings.output_vocabulary, config.vocab_size))
 
 
-def _optimizer(drafter: Drafter, rate: float) -> torch.optim.Optimizer:
+def _optimizers(drafter: Drafter, rate: float) -> list[torch.optim.Optimizer]:
     """Slow for what moves every row (maps), slower than the layers for single rows (corrections)."""
     groups: dict[str, dict[str, Any]] = {
         "map": {"params": [], "weight_decay": 0.0, "share": 0.1},
         "correction": {"params": [], "weight_decay": 0.05, "share": 0.3},
         "matrix": {"params": [], "weight_decay": 0.05, "share": 1.0},
         "vector": {"params": [], "weight_decay": 0.0, "share": 1.0},
+        "sparse": {"params": [], "share": 0.3},
     }
     for name, weight in drafter.named_parameters():
-        last = name.rsplit(".", 1)[-1]
+        last = "sparse" if name.endswith("embed_tokens.correction") else name.rsplit(".", 1)[-1]
         groups[last if last in groups else "matrix" if weight.ndim > 1 else "vector"]["params"].append(weight)
-    return torch.optim.AdamW(list(groups.values()), lr=rate, betas=(0.9, 0.95), fused=True)
+    sparse = torch.optim.SparseAdam([groups.pop("sparse")], lr=rate, betas=(0.9, 0.95))
+    return [torch.optim.AdamW(list(groups.values()), lr=rate, betas=(0.9, 0.95), fused=True), sparse]
 
 
 def progress(what: str) -> Progress:

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parents[3] / "tools"))
 
-from drafter_data import Batches, Text, output_ids, texts  # noqa: E402
-from drafter_model import Projected, config_for, from_drafter, from_target, load, save  # noqa: E402
+from drafter_data import Batch, Batches, Text, output_ids, texts  # noqa: E402
+from drafter_model import Projected, config_for, distillation_loss, from_drafter, from_target, load, save  # noqa: E402
 from drafter_prompts import Passages, build, held_out_runs, overlaps  # noqa: E402
 from measure_drafters import Case, proposers, put_into_card, rounds  # noqa: E402
 from target_writer import DecodeAttention, Writer, in_waves, save_shard  # noqa: E402
@@ -125,6 +125,17 @@ def test_a_batch_points_at_the_positions_before_the_scored_tokens() -> None:
     assert batch.tokens.flatten()[batch.at].tolist() == [4, 6, 3, 6]
     assert batch.weights.tolist() == [[0.75, 0.0], [0.5, 0.5]] * 2, "token 9 has no row in the head"
     assert batch.best.tolist() == [1, 2, 1, 2]
+
+
+def test_the_loss_and_its_gradient_are_those_of_cross_entropy() -> None:
+    logits = torch.randn(3, 7, requires_grad=True)
+    rows, weights = torch.tensor([[0, 3], [6, 0], [2, 1]]), torch.tensor([[0.5, 0.25], [0.9, 0.0], [0.3, 0.3]])
+    nothing = torch.zeros(0)
+    loss = distillation_loss(logits, Batch(nothing, nothing, rows, weights, nothing))
+    plain = -(weights * torch.log_softmax(logits, 1).gather(1, rows)).sum() / weights.sum()
+    torch.testing.assert_close(loss, plain)
+    expected = torch.autograd.grad(plain, logits)[0]
+    torch.testing.assert_close(torch.autograd.grad(loss, logits)[0], expected)
 
 
 def test_the_written_drafter_says_what_the_trained_one_says(tmp_path: Path) -> None:
