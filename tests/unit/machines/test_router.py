@@ -142,6 +142,7 @@ def test_max_new_0_is_finished_when_it_opens_and_gets_no_drafter() -> None:
 
 @pytest.mark.requirement("S6.9-drafter-expired", "S6.9-new-drafter-starts")
 @pytest.mark.decision("D20", "D28")
+@pytest.mark.requirement("S5.2-assignment-round")
 def test_a_new_drafter_starts_from_the_committed_prefix_with_exactly_those_tokens() -> None:
     bench = Bench()
     bench.start()
