@@ -169,5 +169,6 @@ def test_no_round_is_committed_twice_when_verdicts_are_lost(models: Models, seed
     faults = Faults(twice=0.5, unanswered=0.5)
     pair = world(models, SHAPES[5], luck=Random(seed), faults=faults).run()
     assert pair.output == plain(pair)
+    assert not sum(drafter.resyncs for drafter in pair.drafters.values()), "a stored verdict was not given again"
     assert pair.router.machine.epoch == 1 or pair.watch.fence == pair.router.machine.epoch
     assert sorted(pair.watch.records) == list(range(1, len(pair.watch.records) + 1))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hmac
 import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,14 @@ from numpy.typing import NDArray
 from sdcp.engines.digests import IDENTITY_TOKENIZER
 from sdcp.engines.rounds import judge
 from sdcp.machines.effects import AppendLog
-from sdcp.messages.contract import ContractSampling
+from sdcp.messages.contract import Action, ContractSampling, Sampling
 from sdcp.messages.record import CommitRecord
 from sdcp.ports import PrefillJob, VerifyJob, VerifyResult
 from sdcp.rules.digest import contract_digest, prefix_digest
-from sdcp.testing.engines import Proposing, contract_for
+from sdcp.testing.engines import Proposing, contract_for, plain_greedy
 from sdcp.testing.pair import Pair, Setting
 from sdcp.testing.routing import LOG
+from tests.simulation.conftest import Models
 
 VECTORS = Path(__file__).parents[1] / "data" / "vectors" / "speculative.json"
 CASES: list[dict[str, Any]] = json.loads(VECTORS.read_text())["cases"]
@@ -87,6 +90,62 @@ def _empty_rounds(count: int, contract: Any) -> Iterator[bytes]:
 def test_a_seeded_round_commits_the_tokens_of_its_vector(case: dict[str, Any]) -> None:
     record = replayed(case)
     assert (record.accepted, record.tokens) == (case["accepted"], tuple(case["emitted"]))
+
+
+@pytest.mark.requirement("S6.4-seed-derivation", "S6.4-seed-purpose", "S6.5.2-self-decode-rounds")
+@pytest.mark.decision("D24", "D29")
+def test_a_seeded_self_decoding_round_draws_position_1_of_its_own_round() -> None:
+    """The drafter proposes what the target never says: after two rounds the verifier goes on alone."""
+    chances, seed = np.array([0.2, 0.0, 0.5, 0.3]), 99
+    with np.errstate(divide="ignore"):
+        logits = np.log(chances)
+    target = TableTarget(4, lambda prefix: np.tile(logits, (3, 1)))
+    drafter = Proposing(4, lambda *_: ([1], None))
+    terms = {"low_rounds": 2, "fallback": (Action.SELF_DECODE,), "self_load": 100}
+    contract = contract_for(target, rule=2, sampling=ContractSampling(seed=seed), max_new=20, **terms)
+    pair = Pair(contract, PROMPT, target, [drafter]).run()
+    assert [record.accepted for record in pair.watch.records.values()] == [0, 0] + [None] * 18
+    for number, token in enumerate(pair.output[2:], start=3):
+        place = pair.setting.session + number.to_bytes(4, "big") + (1).to_bytes(4, "big") + bytes([1])
+        mac = hmac.digest(seed.to_bytes(8, "big"), b"SDCP-VERIFY-1\x00" + place, "sha256")
+        u = (int.from_bytes(mac[:8], "big") >> 11) / 2**53
+        assert token == next(t for t in range(4) if chances[: t + 1].sum() > u)
+
+
+# ---- a change of profile (6.6) ---------------------------------------------------------------------------------------
+
+COLD = Sampling(temperature_milli=0)
+
+
+@pytest.mark.requirement(
+    "S6.6-applies-from-round", "S6.6-from-round", "S6.6-in-assignments", "S6.6-committed-unchanged"
+)
+@pytest.mark.requirement("S4.1-sampling-at-boundary", "S4.1-contract-never-modified")
+@pytest.mark.decision("D21")
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("name", ["noisy", "guesses"])
+def test_a_change_of_profile_rules_from_its_round_on(wild: Models, name: str, crash: bool) -> None:
+    """From hot to temperature zero: from that round on, and no sooner, the output is greedy."""
+    contract = contract_for(wild.target, rule=2, sampling=ContractSampling(temperature_milli=9000), max_new=60, m_max=4)
+    pair = Pair(contract, PROMPT, wild.target, [wild.drafters[name]()], luck=Random(5))
+    pair.run(lambda: len(pair.watch.records) == 4)
+    committed = tuple(pair.watch.tokens)
+    pair.change_profile(COLD)
+    pair.run(lambda: bool(pair.front_end.changes))
+    if crash:
+        pair.crash_verifier()
+    pair.run()
+    (change,) = pair.front_end.changes
+    assert change.sampling == COLD
+    hot = [
+        token for number, record in pair.watch.records.items() if number < change.from_round for token in record.tokens
+    ]
+    rest = len(pair.output) - len(hot)
+    assert pair.output[: len(committed)] == committed
+    assert change.from_round > 4
+    assert rest > 5
+    assert pair.output[len(hot) :] == plain_greedy(wild.target, (*PROMPT, *hot), rest)
+    assert tuple(hot) != plain_greedy(wild.target, PROMPT, len(hot))
 
 
 # ---- without a seed: the law, exactly (6.4) --------------------------------------------------------------------------

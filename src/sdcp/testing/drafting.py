@@ -52,13 +52,14 @@ PATIENCE = Patience(tries=1000)
 
 
 class DrafterInstance:
-    """One drafter at a base URI. `verifiers` finds a verifier by its own."""
+    """One drafter at a base URI. `verifiers` finds a verifier by its own; `resyncs` counts fetches of the output."""
 
     def __init__(
         self, uri: str, engine: Drafter, around: Surroundings, verifiers: Callable[[str], VerifierInstance]
     ) -> None:
         self.uri = uri
         self.engine = engine
+        self.resyncs = 0
         self._around = around
         self._verifiers = verifiers
         self._rows: dict[int, NDArray[np.float32]] = {}
@@ -101,9 +102,7 @@ class DrafterInstance:
                 lambda call: answers(call, store.fetch_tokens(effect)),
                 lambda answer: TokensUnavailable(effect.ref, UNREACHABLE) if answer is SILENCE else answer,
             ),
-            FetchOutput: lambda effect: held.send(
-                self._verifiers(effect.verifier).reads(effect.start, 0, client), _output
-            ),
+            FetchOutput: lambda effect: self._fetch(held, effect),
             Draft: lambda effect: held.work(lambda: self._draft(effect)),
             WriteRows: lambda effect: held.send(
                 lambda call: answers(call, self._write(effect)),
@@ -116,6 +115,10 @@ class DrafterInstance:
             ),
             EndSession: lambda _: self._free(),
         }
+
+    def _fetch(self, held: Driven, effect: FetchOutput) -> None:
+        self.resyncs += 1
+        held.send(self._verifiers(effect.verifier).reads(effect.start, 0, Client(self.uri)), _output)
 
     def _draft(self, effect: Draft) -> Drafted | DraftFailed:
         job = DraftJob(self._around.session, effect.prefix, effect.length, effect.count, effect.rule, effect.profile)

@@ -14,6 +14,7 @@ from sdcp.machines.effects import Refuse, Reply
 from sdcp.messages.contract import Action, Sampling
 from sdcp.messages.output import Output
 from sdcp.messages.request import Location
+from sdcp.messages.session import Policy
 from sdcp.testing.network import Answer, Call
 from sdcp.testing.routing import Router
 from sdcp.testing.surroundings import Surroundings
@@ -26,7 +27,7 @@ class FrontEnd:
     """The one reader of the session.
 
     `tokens`: what it has read. `finish`: how the output ended. `failure`: the request was refused. `discarded`:
-    outputs of a lower epoch that came in.
+    outputs of a lower epoch that came in. `changes`: changes of the profile, as they were applied.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class FrontEnd:
         self.finish: Action | None = None
         self.failure: ProblemError | None = None
         self.discarded = 0
+        self.changes: list[Policy] = []
         self._network = around.network
         self._router = router
         self._verifiers = verifiers
@@ -48,7 +50,11 @@ class FrontEnd:
 
     def change_profile(self, sampling: Sampling, from_round: int | None = None) -> None:
         """POST requests/{id}/policy, once."""
-        self._send(self._router.changed(sampling, from_round), lambda _: None)
+        self._send(self._router.changed(sampling, from_round), self._changed)
+
+    def _changed(self, answer: Answer) -> None:
+        if isinstance(answer, Reply) and isinstance(answer.message, Policy):
+            self.changes.append(answer.message)
 
     def _submitted(self, answer: Answer) -> None:
         match answer:

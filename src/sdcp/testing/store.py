@@ -63,15 +63,17 @@ class Store:
     # ---- logs --------------------------------------------------------------------------------------------------------
 
     def append(self, effect: AppendLog, load: int = 0) -> LogAppended | LogMoved | LogFenced:
-        """Carry out AppendLog; `load` is the verifier's own."""
+        """Carry out AppendLog; `load` is the verifier's own. A stale epoch is told before a stale tag."""
         log = self.logs.setdefault(effect.ref, Log())
-        if effect.etag != log.etag:
-            return LogMoved()
+        epochs = log.epochs
         if self.enforces_fences:
             try:
-                log.epochs = advance(log.epochs, effect.data)
+                epochs = advance(epochs, effect.data)
             except LogFencedError:
                 return LogFenced()
+        if effect.etag != log.etag:
+            return LogMoved()
+        log.epochs = epochs
         log.octets += effect.data
         log.version += 1
         self.octets_written += len(effect.data)
