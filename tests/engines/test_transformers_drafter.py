@@ -10,20 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file, save_file  # noqa: E402
-
-from sdcp.engines.registry import load_drafter  # noqa: E402
-from sdcp.engines.transformers import TransformersDrafter, TransformersTarget  # noqa: E402
-from sdcp.errors import ConfigurationError  # noqa: E402
-from sdcp.messages.contract import Sampling  # noqa: E402
-from sdcp.ports import DraftJob, DraftResult  # noqa: E402
-from sdcp.rules.draws import draw  # noqa: E402
-from sdcp.rules.profile import target_distribution  # noqa: E402
-from sdcp.wire.rows import check_rows  # noqa: E402
-from tests.engines.conftest import V  # noqa: E402
+from sdcp.engines.registry import load_drafter
+from sdcp.engines.transformers import TransformersDrafter, TransformersTarget
+from sdcp.errors import ConfigurationError
+from sdcp.messages.contract import Sampling
+from sdcp.ports import DraftJob, DraftResult
+from sdcp.rules.draws import draw
+from sdcp.rules.profile import target_distribution
+from sdcp.wire.rows import check_rows
+from tests.engines.conftest import V
 
 Folder = Callable[[str], Path]
 Plain = Callable[[Path, list[int]], Any]
