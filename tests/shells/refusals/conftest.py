@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from sdcp.http.authority import init_authority
-from tests.shells.refusals.processes import BODY_BYTES, Processes, free_ports
+from tests.shells.refusals.processes import BODY_BYTES, Processes
 from tests.shells.refusals.town import Town
 
 
@@ -54,7 +54,7 @@ def router_settings(bases: dict[str, str], **limits: Any) -> dict[str, dict[str,
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def town(processes: Processes) -> AsyncIterator[Town]:
     names = ("cache", "verifier", "drafter-process", "router-process", "elsewhere")
-    bases = {name: f"https://127.0.0.1:{port}/v1" for name, port in zip(names, free_ports(len(names)), strict=True)}
+    bases = processes.new_bases(*names, path="/v1")
     cache = {"store": {"directory": "store", "disk_bytes": 4 << 20}, "limits": {"body_bytes": 1 << 20}}
     files = {
         "cache": processes.launch("cache", "cache", bases["cache"], cache),

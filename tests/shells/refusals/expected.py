@@ -22,7 +22,7 @@ TABLE_2 = {
 }
 
 
-def refused(answer: Answer, kind: str | int, says: str = "") -> dict[str, Any]:
+def check_refused(answer: Answer, kind: str | int, says: str = "") -> dict[str, Any]:
     """Check that `answer` is this refusal: a suffix of Table 2, or a status with about:blank (D3). Returns the problem.
 
     `says`: a pattern that the detail must contain.

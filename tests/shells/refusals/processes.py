@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -32,25 +31,33 @@ def follow(token: int) -> int:
     return (5 * token + 3) % V
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that are free now, all different."""
-    with ExitStack() as held:
-        holders = [held.enter_context(socket.socket()) for _ in range(count)]
-        for holder in holders:
-            holder.bind(("127.0.0.1", 0))
-        return [holder.getsockname()[1] for holder in holders]
-
-
 class Processes:
     """The role processes of one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._held: list[socket.socket] = []
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         logits = np.zeros((V, V), np.float32)
         logits[np.arange(V), [follow(token) for token in range(V)]] = 8.0
         write_bigram(folder / "target.safetensors", logits, context=CONTEXT)
         write_bigram(folder / "draft.safetensors", logits / 2, context=CONTEXT)
+
+    def new_bases(self, *names: str, path: str = "") -> dict[str, str]:
+        """A base URI for each name, of a port of 127.0.0.1 that nobody has.
+
+        The port stays bound, so that no outgoing connection is given it meanwhile. Linux lets another socket listen on
+        a port that is bound with SO_REUSEADDR and not listened on; elsewhere the port is let go, and could be taken.
+        """
+        holders = [socket.socket() for _ in names]
+        for holder in holders:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(("127.0.0.1", 0))
+        ports = [holder.getsockname()[1] for holder in holders]
+        self._held += holders
+        if sys.platform != "linux":
+            self._let_go()
+        return {name: f"https://127.0.0.1:{port}{path}" for name, port in zip(names, ports, strict=True)}
 
     def launch(self, name: str, role: str, base: str, settings: Mapping[str, Mapping[str, object]]) -> TlsFiles:
         """Begin a process that will be known as `base`; `settings` are the sections below `[server]` and `[tls]`."""
@@ -100,6 +107,11 @@ class Processes:
                 process.wait()
             assert process.stdout is not None
             process.stdout.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        while self._held:
+            self._held.pop().close()
 
 
 def _section(title: str, keys: Mapping[str, object]) -> str:

@@ -20,7 +20,7 @@ from tests.shells.refusals.processes import V, follow
 from tests.shells.refusals.town import DRAFTER, TOKENIZER, Town, changed
 
 PROMPT = [3, 4]
-REDUCE, SWITCH, SELF_DECODE, FINISH, FAIL = 1, 2, 3, 4, 5
+CONTINUE, REDUCE, SWITCH, SELF_DECODE, FINISH, FAIL = range(6)
 
 
 def path_id(identifier: bytes) -> str:

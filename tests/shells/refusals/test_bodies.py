@@ -11,7 +11,7 @@ import pytest
 
 from sdcp.http.client import Answer
 from sdcp.wire import cbor
-from tests.shells.refusals.expected import refused
+from tests.shells.refusals.expected import check_refused
 from tests.shells.refusals.session import Session
 from tests.shells.refusals.town import DRAFTER, MISSING, Town, changed
 
@@ -129,7 +129,7 @@ MALFORMED: dict[str, Callable[[dict[str, Any]], bytes]] = {
 async def test_a_body_that_is_not_one_cbor_map(town: Town, kind: Kind, malformed: Callable[..., bytes]) -> None:
     session = await Session(town).begin(rounds=0)
     before = await session.everything()
-    refused(await kind.send(session, malformed(kind.right(session))), 400)
+    check_refused(await kind.send(session, malformed(kind.right(session))), 400)
     assert await session.everything() == before
     await session.advance()
 
@@ -270,7 +270,7 @@ async def test_a_member_that_is_not_as_its_cddl(town: Town, kind: Kind, member: 
     for name, value in MEMBERS[kind.name][member].items():
         answer = await kind.send(session, changed(kind.right(session), {member: value}))
         assert answer.status == 400, f"{member} {name}: {answer}"
-        refused(answer, 400, f"(?i){member}")
+        check_refused(answer, 400, f"(?i){member}")
     assert await session.everything() == before
     await session.advance()
 
@@ -300,7 +300,7 @@ async def test_any_other_encoding_and_unknown_keys_are_taken(town: Town) -> None
 async def test_a_from_that_is_no_decimal_index(town: Town, start: str) -> None:
     session = await Session(town).begin()
     for who in ("front-end", "router", "drafter"):
-        refused(await session.read(start, who), 400, "from")
+        check_refused(await session.read(start, who), 400, "from")
     before = await session.everything()
     assert await session.everything() == before
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sdcp.wire import cbor
-from tests.shells.refusals.expected import refused
+from tests.shells.refusals.expected import check_refused
 from tests.shells.refusals.processes import CONTEXT
 from tests.shells.refusals.session import PROMPT, Session, contract_for
 from tests.shells.refusals.town import MISSING, Town
@@ -81,8 +81,8 @@ async def test_an_open_with_a_bad_contract(town: Town, changes: dict[Any, Any], 
     session = Session(town)
     bad = contract_for(town, **{"stop": [1]}) | changes
     bad = {key: value for key, value in bad.items() if value is not MISSING}
-    refused(await session.open(contract=bad), "sdcp-bad-contract", says)
-    refused(await session.read(), 404)
+    check_refused(await session.open(contract=bad), "sdcp-bad-contract", says)
+    check_refused(await session.read(), 404)
     assert await town.read_log(session.log) == (None, b"")
     await session.opened()
 
@@ -92,7 +92,7 @@ async def test_an_open_with_a_bad_contract(town: Town, changes: dict[Any, Any], 
 @pytest.mark.parametrize("contract", [1, "contract", [], None, b"", True])
 async def test_a_contract_that_is_no_map(town: Town, contract: Any) -> None:
     session = Session(town)
-    refused(await session.open(contract=contract), "sdcp-bad-contract", "must be a map")
+    check_refused(await session.open(contract=contract), "sdcp-bad-contract", "must be a map")
     await session.opened()
 
 
@@ -106,7 +106,7 @@ async def test_a_contract_that_is_no_map(town: Town, contract: Any) -> None:
 async def test_an_assignment_with_another_contract(town: Town, changes: dict[str, Any]) -> None:
     session = await Session(town).begin()
     before = await session.everything()
-    refused(await session.assign(contract=session.contract | changes), "sdcp-bad-contract", "[Cc]ontract")
+    check_refused(await session.assign(contract=session.contract | changes), "sdcp-bad-contract", "[Cc]ontract")
     assert await session.everything() == before
     await session.advance()
 
@@ -128,4 +128,5 @@ async def test_an_assignment_with_another_contract(town: Town, changes: dict[str
     ids=str,
 )
 async def test_the_last_good_values_are_taken(town: Town, changes: dict[str, Any]) -> None:
-    await Session(town, **changes).begin(rounds=0)
+    session = await Session(town, **changes).begin(rounds=0)
+    assert (await session.state())["state"] == 0

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from sdcp.http.client import Answer
 from sdcp.wire import cbor
-from tests.shells.refusals.expected import refused
+from tests.shells.refusals.expected import check_refused
 from tests.shells.refusals.played_cache import always, played
 from tests.shells.refusals.processes import CONTEXT, V
 from tests.shells.refusals.requests import SilentVerifier, silent_verifier
@@ -83,7 +83,7 @@ async def test_an_assignment_that_cannot_be_taken(
     town: Town, verifier: SilentVerifier, kind: int | str, changes: Any
 ) -> None:
     session = Assigned(town, verifier)
-    refused(await session.give(**(changes(session) if callable(changes) else changes)), kind)
+    check_refused(await session.give(**(changes(session) if callable(changes) else changes)), kind)
     assert not verifier.asked.is_set()
     await session.taken()
 
@@ -96,7 +96,7 @@ async def test_an_assignment_that_cannot_be_taken(
 )
 async def test_a_prompt_object_that_is_none_is_422(town: Town, verifier: SilentVerifier, content: bytes) -> None:
     session = Assigned(town, verifier)
-    refused(await session.give(prompt=await town.put_object(content)), 422)
+    check_refused(await session.give(prompt=await town.put_object(content)), 422)
     await session.taken()
 
 
@@ -106,7 +106,7 @@ async def test_a_cache_that_redirects_or_breaks_is_503(town: Town, verifier: Sil
     there = await town.put_tokens(PROMPT)
     for handler in (always(307, b"", ("location", there)), always(500)):
         async with played(town, handler):
-            refused(await session.give(prompt=town.new_name("objects", "elsewhere")), 503, "now")
+            check_refused(await session.give(prompt=town.new_name("objects", "elsewhere")), 503, "now")
     await session.taken()
 
 
@@ -116,9 +116,9 @@ async def test_a_session_that_is_held(town: Town, verifier: SilentVerifier) -> N
     session = Assigned(town, verifier)
     session.epoch = 2
     await session.taken()
-    refused(await session.give(epoch=1), "sdcp-stale-epoch", "epoch 2")
-    refused(await session.give(epoch=0, digest=bytes(32)), "sdcp-stale-epoch", "epoch 2")
-    refused(await session.give(contract=contract_for(town, max_new=61)), 422, "contract")
-    refused(await session.give(drafter=OTHER), 422, "this one is")
-    refused(await session.give(who="drafter"), 403)
+    check_refused(await session.give(epoch=1), "sdcp-stale-epoch", "epoch 2")
+    check_refused(await session.give(epoch=0, digest=bytes(32)), "sdcp-stale-epoch", "epoch 2")
+    check_refused(await session.give(contract=contract_for(town, max_new=61)), 422, "contract")
+    check_refused(await session.give(drafter=OTHER), 422, "this one is")
+    check_refused(await session.give(who="drafter"), 403)
     await session.taken()

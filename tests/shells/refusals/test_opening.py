@@ -9,7 +9,7 @@ import pytest
 
 from sdcp.http.exchange import Request, Response
 from sdcp.wire import cbor
-from tests.shells.refusals.expected import refused
+from tests.shells.refusals.expected import check_refused
 from tests.shells.refusals.played_cache import OCTETS, always, never, played
 from tests.shells.refusals.processes import V
 from tests.shells.refusals.session import PROMPT, Act, Session, acts, contract_for
@@ -18,11 +18,11 @@ from tests.shells.refusals.town import MISSING, Town
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def stays_closed(session: Session, act: Act, kind: str | int, says: str = "") -> None:
+async def check_stays_closed(session: Session, act: Act, kind: str | int, says: str = "") -> None:
     """The open is refused so, nothing of it stays behind, and the right one is taken afterwards."""
     log = await session.town.read_log(session.log)
-    refused(await act(session), kind, says)
-    refused(await session.read(), 404, "no such session")
+    check_refused(await act(session), kind, says)
+    check_refused(await session.read(), 404, "no such session")
     assert await session.town.read_log(session.log) == log
     await session.opened()
 
@@ -63,14 +63,16 @@ def with_prompt(content: bytes) -> Act:
     log_that_is_no_uri=lambda s: s.open(commit_log="log"),
 )
 async def test_what_is_not_possible_here_is_422(town: Town, act: Act) -> None:
-    await stays_closed(Session(town), act, 422)
+    await check_stays_closed(Session(town), act, 422)
 
 
 @pytest.mark.decision("D3", "D20")
 async def test_a_log_that_is_no_sequence_of_records_is_422(town: Town) -> None:
     async with played(town, always(200, b"\xff", ("etag", '"1"'))):
         session = Session(town)
-        await stays_closed(session, lambda s: s.open(commit_log=town.new_name("logs", "elsewhere")), 422, "records")
+        await check_stays_closed(
+            session, lambda s: s.open(commit_log=town.new_name("logs", "elsewhere")), 422, "records"
+        )
 
 
 @pytest.mark.decision("D3")
@@ -81,7 +83,7 @@ async def test_a_log_that_is_no_sequence_of_records_is_422(town: Town) -> None:
 async def test_a_message_for_another_session_than_its_path_is_422(town: Town, act: Act) -> None:
     session = await Session(town).begin()
     before = await session.everything()
-    refused(await act(session), 422, "another session than its path")
+    check_refused(await act(session), 422, "another session than its path")
     assert await session.everything() == before
     await session.advance()
 
@@ -96,7 +98,7 @@ async def test_a_message_for_another_session_than_its_path_is_422(town: Town, ac
     log_in_a_cache_that_is_down=lambda s: s.open(commit_log=s.town.new_name("logs", "elsewhere")),
 )
 async def test_what_cannot_be_fetched_now_is_503(town: Town, act: Act) -> None:
-    await stays_closed(Session(town), act, 503, "now")
+    await check_stays_closed(Session(town), act, 503, "now")
 
 
 @pytest.mark.decision("D3", "D11", "D20")
@@ -112,10 +114,10 @@ async def test_a_cache_that_redirects_breaks_or_is_another_is_503(town: Town) ->
     for handler, certificate in plays:
         async with played(town, handler, certificate):
             prompt = town.new_name("objects", "elsewhere")
-            await stays_closed(Session(town), lambda s, prompt=prompt: s.open(prompt=prompt), 503, "now")
+            await check_stays_closed(Session(town), lambda s, prompt=prompt: s.open(prompt=prompt), 503, "now")
     async with played(town, always(500)):
         log = town.new_name("logs", "elsewhere")
-        await stays_closed(Session(town), lambda s: s.open(commit_log=log), 503, "now")
+        await check_stays_closed(Session(town), lambda s: s.open(commit_log=log), 503, "now")
 
 
 @pytest.mark.decision("D3", "D19")
@@ -131,10 +133,10 @@ async def test_a_session_that_is_being_opened_asks_to_come_back(town: Town) -> N
         session = Session(town)
         opening = asyncio.create_task(session.open(prompt=town.new_name("objects", "elsewhere")))
         await asked.wait()
-        refused(await session.assign(), 503, "being opened")
-        refused(await session.set_policy(), 503, "being opened")
-        refused(await session.propose(), 503, "being opened")
-        refused(await session.read(), 503, "being opened")
+        check_refused(await session.assign(), 503, "being opened")
+        check_refused(await session.set_policy(), 503, "being opened")
+        check_refused(await session.propose(), 503, "being opened")
+        check_refused(await session.read(), 503, "being opened")
         answer.set()
         assert (await opening).status == 200
     assert (await session.assign()).status == 200
@@ -159,7 +161,7 @@ async def test_a_session_that_is_being_opened_asks_to_come_back(town: Town) -> N
 async def test_a_conflicting_open_is_409_and_the_session_goes_on(town: Town, act: Act) -> None:
     session = await Session(town).begin()
     before = await session.everything()
-    refused(await act(session), 409)
+    check_refused(await act(session), 409)
     assert await session.everything() == before
     await session.advance()
 
@@ -174,15 +176,15 @@ def resume(session: Session, tokens: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.decision("D19")
 @pytest.mark.parametrize("epoch", [0, 2, 2**64 - 1])
 async def test_a_new_session_has_epoch_1(town: Town, epoch: int) -> None:
-    await stays_closed(Session(town), lambda s: s.open(epoch=epoch), 409, "epoch 1")
+    await check_stays_closed(Session(town), lambda s: s.open(epoch=epoch), 409, "epoch 1")
 
 
 @pytest.mark.decision("D19")
 async def test_a_log_with_commit_records_needs_resume(town: Town) -> None:
     session = await Session(town).begin()
     other = Session(town)
-    refused(await other.open(commit_log=session.log), 409, "'resume'")
-    refused(await other.read(), 404)
+    check_refused(await other.open(commit_log=session.log), 409, "'resume'")
+    check_refused(await other.read(), 404)
     await session.advance()
 
 
@@ -229,7 +231,7 @@ async def reopen(session: Session, tokens: list[int] | None = None, **changes: A
 )
 async def test_a_resume_that_the_log_contradicts_is_409(town: Town, act: Act) -> None:
     session = await logged(town, [7, 6, 1])
-    await stays_closed(session, act, 409)
+    await check_stays_closed(session, act, 409)
     assert (await session.assign()).status == 200
     await session.advance()
 
@@ -238,11 +240,23 @@ async def test_a_resume_that_the_log_contradicts_is_409(town: Town, act: Act) ->
 @pytest.mark.decision("D19")
 async def test_a_resume_without_its_own_fence_is_409(town: Town) -> None:
     unfenced = await logged(town, [7], fence=None)
-    refused(await unfenced.open(), 409, "fence")
+    check_refused(await unfenced.open(), 409, "fence")
     await unfenced.fence(2)
     await unfenced.opened()
-    used = await logged(town, [7], fence=None, epoch=2)
-    refused(await used.open(), 409, "fence")
+    of_its_epoch = await logged(town, [7], fence=None, epoch=2)
+    check_refused(await of_its_epoch.open(), 409, "fence")
+
+
+@pytest.mark.requirement("S6.9-resume")
+@pytest.mark.decision("D19")
+async def test_an_epoch_that_has_committed_already_is_not_opened_again(town: Town) -> None:
+    session = await Session(town).begin()
+    await session.fail_over()
+    await session.assign()
+    await session.advance()
+    point = resume(session, await town.put_tokens(session.output))
+    check_refused(await session.open(session=bytes(16), resume=point), 409, "records of epoch 2 already")
+    await session.advance()
 
 
 @pytest.mark.decision("D11", "D19", "D20")
@@ -251,7 +265,7 @@ async def test_a_resume_without_its_own_fence_is_409(town: Town) -> None:
     in_a_cache_that_is_down=lambda s: reopen(s, committed_tokens=s.town.new_name("objects", "elsewhere")),
 )
 async def test_committed_tokens_that_cannot_be_fetched_now_are_503(town: Town, act: Act) -> None:
-    await stays_closed(await logged(town, [7, 6, 1]), act, 503, "now")
+    await check_stays_closed(await logged(town, [7, 6, 1]), act, 503, "now")
 
 
 @pytest.mark.decision("D11", "D20")
@@ -261,7 +275,7 @@ async def test_committed_tokens_that_cannot_be_fetched_now_are_503(town: Town, a
     far_too_many=lambda s: reopen(s, [7] * 200),
 )
 async def test_committed_tokens_that_cannot_be_used_are_422(town: Town, act: Act) -> None:
-    await stays_closed(await logged(town, [7, 6, 1]), act, 422)
+    await check_stays_closed(await logged(town, [7, 6, 1]), act, 422)
 
 
 @pytest.mark.requirement("S6.3-truncation")
@@ -280,8 +294,8 @@ async def test_output_that_no_verifier_commits_is_422(
     town: Town, output: list[int], contract: dict[str, Any], says: str
 ) -> None:
     session = await logged(town, output, **contract)
-    refused(await session.open(), 422, says)
-    refused(await session.read(), 404)
+    check_refused(await session.open(), 422, says)
+    check_refused(await session.read(), 404)
 
 
 # -- policy ------------------------------------------------------------------------------------------------------------
@@ -293,7 +307,7 @@ async def test_output_that_no_verifier_commits_is_422(
 async def test_a_policy_for_a_round_that_is_over_is_409(town: Town, from_round: int) -> None:
     session = await Session(town).begin(rounds=2)
     before = await session.everything()
-    refused(await session.set_policy(from_round=from_round), 409, "current round is 2")
+    check_refused(await session.set_policy(from_round=from_round), 409, "current round is 2")
     assert await session.everything() == before
     await session.advance()
     assert (await session.set_policy(from_round=4)).status == 200

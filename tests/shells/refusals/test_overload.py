@@ -11,8 +11,7 @@ import pytest
 from sdcp.http.client import Answer
 from sdcp.wire import cbor
 from tests.shells.refusals.conftest import draft_settings, router_settings, target_settings
-from tests.shells.refusals.expected import refused
-from tests.shells.refusals.processes import free_ports
+from tests.shells.refusals.expected import check_refused
 from tests.shells.refusals.raw import RawClient
 from tests.shells.refusals.requests import report_verifier, request_for, silent_verifier
 from tests.shells.refusals.session import FINISH, Session, path_id
@@ -26,8 +25,7 @@ NAMES = {"verifier": "small-verifier", "drafter": "small-drafter", "router": "sm
 @pytest.fixture(scope="module")
 def small(town: Town) -> Town:
     """One more process of each role, for one session at a time, that a test may send away."""
-    ports = free_ports(len(NAMES))
-    bases = {name: f"https://127.0.0.1:{port}" for name, port in zip(NAMES.values(), ports, strict=True)}
+    bases = town.processes.new_bases(*NAMES.values())
     town.bases |= bases
     settings = {
         "verifier": target_settings(town.bases, sessions=1),
@@ -49,8 +47,8 @@ async def test_a_verifier_that_is_full(small: Town) -> None:
     first = await Session(small, "small-verifier", max_new=6).begin()
     second = Session(small, "small-verifier", max_new=3)
     before = await first.everything()
-    refused(await second.open(), 503, "takes no more")
-    refused(await second.read(), 404)
+    check_refused(await second.open(), 503, "takes no more")
+    check_refused(await second.read(), 404)
     assert await first.everything() == before
     assert (await first.advance())["action"] == FINISH
     assert (await (await second.begin(rounds=0)).advance())["action"] == FINISH
@@ -63,7 +61,7 @@ async def test_a_drafter_that_is_full(small: Town) -> None:
         places = {"verifier": verifier.base, "drafter": small.bases["small-drafter"]}
         url = f"{small.bases['small-drafter']}/assignments"
         assert (await small.ask("router", "POST", url, first.assignment(**places))).status == 204
-        refused(await small.ask("router", "POST", url, second.assignment(**places)), 503, "takes no more")
+        check_refused(await small.ask("router", "POST", url, second.assignment(**places)), 503, "takes no more")
         assert (await small.ask("router", "POST", url, first.assignment(**places))).status == 204
         await verifier.asked.wait()
 
@@ -74,9 +72,9 @@ async def test_a_router_that_is_full(small: Town) -> None:
     url = f"{small.bases['small-router']}/requests"
     first, second = request_for(small), request_for(small)
     assert (await small.ask("front-end", "POST", url, first)).status == 200
-    refused(await small.ask("front-end", "POST", url, second), 503, "takes no more")
+    check_refused(await small.ask("front-end", "POST", url, second), 503, "takes no more")
     assert (await small.ask("front-end", "POST", url, first)).status == 200
-    refused(await small.ask("front-end", "GET", f"{url}/{path_id(second['request'])}"), 404)
+    check_refused(await small.ask("front-end", "GET", f"{url}/{path_id(second['request'])}"), 404)
     assert (await small.ask("front-end", "DELETE", f"{url}/{path_id(first['request'])}")).status == 204
 
 
@@ -90,8 +88,8 @@ async def test_a_cache_whose_objects_are_all_leased_has_no_room(small: Town) -> 
         assert (await small.ask("drafter", "PUT", f"{base}/leases/all", body, media="application/cbor")).status == 204
         put = await small.ask("drafter", "PUT", f"{base}/objects/o{len(names)}", bytes(1 << 20), media=None)
         assert len(names) <= 4, "more is stored than the disk may hold"
-    refused(put, 507, "no room")
-    refused(await small.ask("drafter", "GET", f"{base}/objects/o{len(names)}"), 404)
+    check_refused(put, 507, "no room")
+    check_refused(await small.ask("drafter", "GET", f"{base}/objects/o{len(names)}"), 404)
     for name in names:
         assert (await small.ask("drafter", "GET", f"{base}/objects/{name}")).body == bytes(1 << 20)
     assert (await small.ask("drafter", "DELETE", f"{base}/leases/all")).status == 204
@@ -108,32 +106,32 @@ async def test_a_verifier_that_goes_down(small: Town) -> None:
     log = await small.read_log(session.log)
     proposal = ("drafter", "POST", "proposals", cbor.encode(session.proposal()), SDCP_CBOR)
     opening = ("router", "POST", "sessions", cbor.encode(other.opening()), SDCP_CBOR)
-    await goes_down(small, "small-verifier", proposal, opening)
+    await check_goes_down(small, "small-verifier", proposal, opening)
     assert await small.read_log(session.log) == log
 
 
 @pytest.mark.decision("D3")
 async def test_a_drafter_that_goes_down(small: Town) -> None:
     assignment = cbor.encode(Session(small).assignment(drafter=small.bases["small-drafter"]))
-    await goes_down(small, "small-drafter", ("router", "POST", "assignments", assignment, SDCP_CBOR))
+    await check_goes_down(small, "small-drafter", ("router", "POST", "assignments", assignment, SDCP_CBOR))
 
 
 @pytest.mark.decision("D3", "D33")
 async def test_a_router_that_goes_down(small: Town) -> None:
     request = cbor.encode(request_for(small))
-    await goes_down(small, "small-router", ("front-end", "POST", "requests", request, SDCP_CBOR))
+    await check_goes_down(small, "small-router", ("front-end", "POST", "requests", request, SDCP_CBOR))
 
 
 @pytest.mark.decision("D3")
 async def test_a_cache_that_goes_down(small: Town) -> None:
-    await goes_down(small, "small-cache", ("router", "PATCH", "logs/new", cbor.encode({"epoch": 1}), CBOR_SEQ))
+    await check_goes_down(small, "small-cache", ("router", "PATCH", "logs/new", cbor.encode({"epoch": 1}), CBOR_SEQ))
 
 
-async def goes_down(town: Town, name: str, *requests: tuple[str, str, str, bytes, str]) -> None:
+async def check_goes_down(town: Town, name: str, *requests: tuple[str, str, str, bytes, str]) -> None:
     """End the process; each of `requests` meanwhile is answered 503, and it ends in good order."""
     # In a thread: our other connections to it must be able to say that they have heard its GOAWAY.
     for answer in await asyncio.to_thread(_meanwhile, town, name, requests):
-        refused(answer, 503, "going down")
+        check_refused(answer, 503, "going down")
 
 
 def _meanwhile(town: Town, name: str, requests: Iterable[tuple[str, str, str, bytes, str]]) -> list[Answer]:

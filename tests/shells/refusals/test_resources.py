@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sdcp.wire import cbor
-from tests.shells.refusals.expected import refused
+from tests.shells.refusals.expected import check_refused
 from tests.shells.refusals.processes import BODY_BYTES
 from tests.shells.refusals.resources import RESOURCES, Resource
 from tests.shells.refusals.session import Session, path_id
@@ -45,13 +45,13 @@ async def test_only_the_roles_of_a_resource_may_ask(town: Town, resource: Resour
     if who in resource.roles:
         assert answer.status != 403, answer
     else:
-        refused(answer, resource.refusal, "needs a certificate with the role")
+        check_refused(answer, resource.refusal, "needs a certificate with the role")
 
 
 @pytest.mark.decision("D3", "D10")
 @pytest.mark.parametrize("at", PROCESSES)
 async def test_metrics_are_for_peers_with_a_role(town: Town, at: str) -> None:
-    refused(await town.ask("nobody", "GET", f"{town.bases[at]}/metrics"), 403, "certificate has a role")
+    check_refused(await town.ask("nobody", "GET", f"{town.bases[at]}/metrics"), 403, "certificate has a role")
     assert (await town.ask("front-end", "GET", f"{town.bases[at]}/metrics")).status == 200
 
 
@@ -63,7 +63,7 @@ async def test_metrics_are_for_peers_with_a_role(town: Town, at: str) -> None:
 @pytest.mark.parametrize("path", ["", "nothing", "sessions/", "proposals/", "./sessions/x", "%73essions", "Sessions"])
 async def test_a_path_that_is_none_is_404(town: Town, at: str, path: str) -> None:
     for who in ("router", "nobody"):
-        refused(await town.ask(who, "POST", f"{town.bases[at]}/{path}", b""), 404, "there is no resource")
+        check_refused(await town.ask(who, "POST", f"{town.bases[at]}/{path}", b""), 404, "there is no resource")
 
 
 @pytest.mark.requirement("S5.1-configured-base-uri")
@@ -72,7 +72,9 @@ async def test_a_path_that_is_none_is_404(town: Town, at: str, path: str) -> Non
 async def test_resources_are_below_the_base_uri_alone(town: Town, resource: Resource) -> None:
     base = town.bases[resource.at].removesuffix("/v1")
     for wrong in (base, f"{base}/v1/v1", f"{base}/v2", f"{base}/v1/"):
-        refused(await town.ask(caller(resource), resource.method, resource.url(wrong)), 404, "there is no resource")
+        check_refused(
+            await town.ask(caller(resource), resource.method, resource.url(wrong)), 404, "there is no resource"
+        )
 
 
 BAD_IDS = {
@@ -95,18 +97,20 @@ BAD_IDS = {
 @pytest.mark.parametrize("bad", BAD_IDS.values(), ids=BAD_IDS.keys())
 async def test_an_identifier_that_is_none_is_404(town: Town, resource: Resource, bad: str) -> None:
     url = f"{town.bases[resource.at]}/{resource.path}".replace("{id}", bad)
-    refused(await town.ask(caller(resource), resource.method, url, media=resource.takes), 404, "there is no resource")
+    check_refused(
+        await town.ask(caller(resource), resource.method, url, media=resource.takes), 404, "there is no resource"
+    )
 
 
 @pytest.mark.requirement("S5.1-session-path-id")
 @pytest.mark.decision("D3")
 async def test_an_unknown_session_is_404(town: Town) -> None:
     stranger = Session(town)
-    refused(await stranger.assign(), 404, "no such session")
-    refused(await stranger.propose(), 404, "no such session")
-    refused(await stranger.set_policy(), 404, "no such session")
+    check_refused(await stranger.assign(), 404, "no such session")
+    check_refused(await stranger.propose(), 404, "no such session")
+    check_refused(await stranger.set_policy(), 404, "no such session")
     for who in ("router", "front-end", "drafter"):
-        refused(await stranger.read(who=who), 404, "no such session")
+        check_refused(await stranger.read(who=who), 404, "no such session")
 
 
 # -- 405 ---------------------------------------------------------------------------------------------------------------
@@ -124,7 +128,7 @@ async def test_another_method_is_405_with_allow(town: Town, resource: Resource) 
     url, allowed = resource.url(town.bases[resource.at]), methods_at(resource)
     for method in {"GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "QUERY"} - allowed:
         answer = await town.ask(caller(resource), method, url)
-        refused(answer, 405, method)
+        check_refused(answer, 405, method)
         assert {name.strip() for name in answer.headers["allow"].split(",")} == allowed
 
 
@@ -139,7 +143,9 @@ async def test_an_accept_that_takes_nothing_of_ours_is_406(town: Town, resource:
     body = None if resource.takes is None else b""
     header = ("accept", accept.format(resource.gives))
     url = resource.url(town.bases[resource.at])
-    refused(await town.ask(caller(resource), resource.method, url, body, header), 406, re.escape(str(resource.gives)))
+    check_refused(
+        await town.ask(caller(resource), resource.method, url, body, header), 406, re.escape(str(resource.gives))
+    )
 
 
 @pytest.mark.requirement("S5.1-media-type")
@@ -152,7 +158,7 @@ async def test_an_accept_that_takes_nothing_of_ours_is_406(town: Town, resource:
 async def test_a_body_of_another_media_type_is_415(town: Town, resource: Resource, media: str | None) -> None:
     url = resource.url(town.bases[resource.at])
     answer = await town.ask(caller(resource), resource.method, url, b"\xa0", media=media)
-    refused(answer, 415, re.escape(str(resource.takes)))
+    check_refused(answer, 415, re.escape(str(resource.takes)))
 
 
 @pytest.mark.requirement("S5.1-media-type")
@@ -192,7 +198,7 @@ async def test_a_body_over_the_limit_is_413(town: Town, resource: Resource, anno
     for size in (limit + 1, 2 * limit):
         body = bytes(size) if announced else in_pieces(bytes(size))
         answer = await town.ask(caller(resource), resource.method, url, body, media=resource.takes)
-        refused(answer, 413, str(limit))
+        check_refused(answer, 413, str(limit))
     await session.advance()
 
 
@@ -203,7 +209,7 @@ async def test_a_body_of_exactly_the_limit_is_taken(town: Town) -> None:
         f"{session.base}/sessions",
         BODY_BYTES - len(cbor.encode(session.opening(padding=bytes(1 << 15)))) + (1 << 15),
     )
-    refused(await town.ask("router", "POST", url, session.opening(padding=bytes(room + 1))), 413)
+    check_refused(await town.ask("router", "POST", url, session.opening(padding=bytes(room + 1))), 413)
     assert (await town.ask("router", "POST", url, session.opening(padding=bytes(room)))).status == 200
 
 
@@ -211,4 +217,4 @@ async def test_a_body_of_exactly_the_limit_is_taken(town: Town) -> None:
 @pytest.mark.parametrize("at", PROCESSES)
 async def test_a_header_list_over_the_limit_is_431(town: Town, at: str) -> None:
     answer = await town.ask("router", "GET", f"{town.bases[at]}/metrics", None, ("x-padding", "x" * 20_000))
-    refused(answer, 431, "header list")
+    check_refused(answer, 431, "header list")

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from sdcp.http.client import Answer
 from sdcp.wire import cbor
-from tests.shells.refusals.expected import refused
+from tests.shells.refusals.expected import check_refused
 from tests.shells.refusals.processes import BODY_BYTES, V
 from tests.shells.refusals.requests import report_verifier, request_for
 from tests.shells.refusals.session import SWITCH, path_id
@@ -55,15 +55,15 @@ async def report(town: Town, who: str, at: str = "https%3A%2F%2Fdrafter.test%2Fd
     ids=str,
 )
 async def test_a_status_comes_from_its_own_instance(town: Town, who: str, changes: dict[str, Any]) -> None:
-    refused(await report(town, who, **changes), 403)
+    check_refused(await report(town, who, **changes), 403)
     answer = await report(town, "drafter")
     assert (answer.status, answer.body) == (204, b"")
 
 
 @pytest.mark.decision("D3", "D7")
 async def test_a_status_of_another_instance_than_its_path_is_422(town: Town) -> None:
-    refused(await report(town, "drafter", "another"), 422, "path")
-    refused(await report(town, "drafter", "https%3A%2F%2Fother.test%2Fd"), 422, "path")
+    check_refused(await report(town, "drafter", "another"), 422, "path")
+    check_refused(await report(town, "drafter", "https%3A%2F%2Fother.test%2Fd"), 422, "path")
     assert (await report(town, "drafter", "another", instance="another")).status == 204
 
 
@@ -71,7 +71,7 @@ async def test_a_status_of_another_instance_than_its_path_is_422(town: Town) -> 
 async def test_a_name_that_is_taken_stays_with_its_owner(town: Town) -> None:
     name = f"i{secrets.token_hex(8)}"
     assert (await report(town, "drafter", name, instance=name, ttl_ms=600_000)).status == 204
-    refused(await report(town, "other", name, instance=name, base=OTHER), 403)
+    check_refused(await report(town, "other", name, instance=name, base=OTHER), 403)
     assert (await report(town, "drafter", name, instance=name)).status == 204
 
 
@@ -125,9 +125,9 @@ async def test_an_event_comes_from_the_sessions_verifier(town: Town, requested: 
     location = (await requested.locate()).body
     for kind in (SWITCH, 4, 5, 77):
         for who in ("impostor", "drafter", "router", "front-end", "nobody"):
-            refused(await requested.send(who, kind=kind), 403)
-    refused(await requested.send(epoch=2), "sdcp-stale-epoch", "epoch 1")
-    refused(await requested.send(session=bytes(16)), 404, "no such session")
+            check_refused(await requested.send(who, kind=kind), 403)
+    check_refused(await requested.send(epoch=2), "sdcp-stale-epoch", "epoch 1")
+    check_refused(await requested.send(session=bytes(16)), 404, "no such session")
     assert (await requested.locate()).body == location
     for _ in range(2):
         assert (await requested.send()).status == 204
@@ -141,7 +141,7 @@ async def test_an_event_of_a_lower_epoch_is_204_without_effect(town: Town, reque
             answer = await requested.send(who, epoch=0, kind=kind)
             assert (answer.status, answer.body) == (204, b"")
     assert (await requested.locate()).body == location
-    refused(await requested.send("impostor", kind=4), 403)
+    check_refused(await requested.send("impostor", kind=4), 403)
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -150,42 +150,42 @@ async def test_an_event_of_a_lower_epoch_is_204_without_effect(town: Town, reque
 @pytest.mark.decision("D33")
 async def test_a_request_belongs_to_the_certificate_that_made_it(town: Town, requested: Requested) -> None:
     another = "another-front-end"
-    refused(await requested.locate(another), 404, "no such request")
-    refused(await requested.change_profile(another), 404, "no such request")
-    refused(await town.ask(another, "DELETE", requested.url), 404, "no such request")
-    refused(await submit(town, requested.request, another), 409)
-    refused(await submit(town, {**requested.request, "max_new": 5}), 409)
-    refused(await submit(town, {**requested.request, "prompt": [3, 5]}), 409)
+    check_refused(await requested.locate(another), 404, "no such request")
+    check_refused(await requested.change_profile(another), 404, "no such request")
+    check_refused(await town.ask(another, "DELETE", requested.url), 404, "no such request")
+    check_refused(await submit(town, requested.request, another), 409)
+    check_refused(await submit(town, {**requested.request, "max_new": 5}), 409)
+    check_refused(await submit(town, {**requested.request, "prompt": [3, 5]}), 409)
     assert cbor.decode((await submit(town, requested.request)).body) == requested.location
     assert cbor.decode((await requested.locate()).body) == requested.location
 
 
 @pytest.mark.decision("D33")
 async def test_what_the_verifier_refuses_with_422_reaches_the_front_end(town: Town, requested: Requested) -> None:
-    refused(await submit(town, request_for(town, prompt=[3, V])), 422, "not below V")
-    refused(await submit(town, request_for(town, prompt=[])), 422)
-    refused(await submit(town, request_for(town, prompt=[2**32])), 422)
-    refused(await submit(town, request_for(town, rule=3)), "sdcp-bad-contract", "'rule'")
-    refused(await submit(town, request_for(town, max_new=2**40)), "sdcp-bad-contract", "'max_new'")
+    check_refused(await submit(town, request_for(town, prompt=[3, V])), 422, "not below V")
+    check_refused(await submit(town, request_for(town, prompt=[])), 422)
+    check_refused(await submit(town, request_for(town, prompt=[2**32])), 422)
+    check_refused(await submit(town, request_for(town, rule=3)), "sdcp-bad-contract", "'rule'")
+    check_refused(await submit(town, request_for(town, max_new=2**40)), "sdcp-bad-contract", "'max_new'")
     assert cbor.decode((await requested.locate()).body) == requested.location
 
 
 @pytest.mark.requirement("S6.6-from-round")
 @pytest.mark.decision("D3", "D21", "D33")
 async def test_policies_of_a_request(town: Town, requested: Requested) -> None:
-    refused(await requested.change_profile(from_round=0), 409, "from_round")
-    refused(await requested.change_profile(sampling=1), 400, "(?i)sampling")
-    refused(await requested.change_profile(padding=bytes(BODY_BYTES)), 413, str(BODY_BYTES))
+    check_refused(await requested.change_profile(from_round=0), 409, "from_round")
+    check_refused(await requested.change_profile(sampling=1), 400, "(?i)sampling")
+    check_refused(await requested.change_profile(padding=bytes(BODY_BYTES)), 413, str(BODY_BYTES))
     assert cbor.decode((await requested.change_profile()).body)["from_round"] == 1
 
 
 @pytest.mark.decision("D3", "D33")
 @pytest.mark.parametrize("epoch", ["x", "-1", "", "1.0", "%D9%A1", str(2**64), "1&epoch=2"])
 async def test_an_epoch_that_is_none_is_400(town: Town, requested: Requested, epoch: str) -> None:
-    refused(await requested.locate(query=f"?epoch={epoch}"), 400, "epoch")
+    check_refused(await requested.locate(query=f"?epoch={epoch}"), 400, "epoch")
 
 
 @pytest.mark.decision("D33", "D34")
 async def test_a_request_that_was_withdrawn(town: Town, requested: Requested) -> None:
     assert (await town.ask("front-end", "DELETE", requested.url)).status == 204
-    refused(await requested.change_profile(), "sdcp-session-closed")
+    check_refused(await requested.change_profile(), "sdcp-session-closed")

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from sdcp.wire import cbor
-from tests.shells.refusals.expected import refused
+from tests.shells.refusals.expected import check_refused
 from tests.shells.refusals.played_cache import always, never, played
 from tests.shells.refusals.processes import V
-from tests.shells.refusals.session import FAIL, REDUCE, SELF_DECODE, SWITCH, Act, Session, acts
+from tests.shells.refusals.session import CONTINUE, FAIL, REDUCE, SELF_DECODE, SWITCH, Act, Session, acts
 from tests.shells.refusals.town import DRAFTER, OTHER, Town
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 UNIFORM = np.full((2, V), 1 / V, np.float32)
 
 
-async def stays(session: Session, act: Act, kind: str, says: str = "") -> dict[str, Any]:
+async def check_stays(session: Session, act: Act, kind: str, says: str = "") -> dict[str, Any]:
     """The request is refused so, nothing has changed, and the right proposal is taken afterwards."""
     before = await session.everything()
-    problem = refused(await act(session), kind, says)
+    problem = check_refused(await act(session), kind, says)
     assert await session.everything() == before
     await session.advance()
     return problem
@@ -47,10 +47,10 @@ async def stays(session: Session, act: Act, kind: str, says: str = "") -> dict[s
 )
 async def test_another_epoch_than_the_session_has(town: Town, act: Act) -> None:
     session = await Session(town).begin()
-    await stays(session, act, "sdcp-stale-epoch", "epoch is 1")
+    await check_stays(session, act, "sdcp-stale-epoch", "epoch is 1")
     await session.fail_over()
     await session.assign()
-    await stays(session, act, "sdcp-stale-epoch", "epoch is 2")
+    await check_stays(session, act, "sdcp-stale-epoch", "epoch is 2")
 
 
 @pytest.mark.requirement("S6.9-problem-stale-epoch", "S6.9-older-epoch-rejected")
@@ -60,10 +60,10 @@ async def test_an_open_of_an_epoch_that_is_over(town: Town) -> None:
     first = session.opening()
     await session.fail_over()
     await session.assign()
-    await stays(session, lambda s: town.ask("router", "POST", f"{s.base}/sessions", first), "sdcp-stale-epoch")
+    await check_stays(session, lambda s: town.ask("router", "POST", f"{s.base}/sessions", first), "sdcp-stale-epoch")
     fenced = Session(town)
     await town.append(fenced.log, {"epoch": 2})
-    refused(await fenced.open(), "sdcp-stale-epoch", "fenced at epoch 2")
+    check_refused(await fenced.open(), "sdcp-stale-epoch", "fenced at epoch 2")
 
 
 EVERY_REQUEST = {
@@ -84,10 +84,10 @@ async def test_a_fenced_session_answers_every_request_so(town: Town) -> None:
     reader = asyncio.create_task(session.read(len(session.output), wait_s=25))
     await session.fence(2)
     log = await town.read_log(session.log)
-    refused(await session.propose(), "sdcp-stale-epoch", "Epoch 1 of the session is over")
-    refused(await reader, "sdcp-stale-epoch")
+    check_refused(await session.propose(), "sdcp-stale-epoch", "Epoch 1 of the session is over")
+    check_refused(await reader, "sdcp-stale-epoch")
     for act in EVERY_REQUEST.values():
-        refused(await act(session), "sdcp-stale-epoch")
+        check_refused(await act(session), "sdcp-stale-epoch")
     assert await town.read_log(session.log) == log
 
 
@@ -136,7 +136,7 @@ def in_json(state: dict[str, Any]) -> dict[str, Any]:
 async def test_a_proposal_that_does_not_extend_the_prefix(town: Town, act: Act) -> None:
     session = await Session(town).begin(rounds=2)
     state = in_json(await session.state())
-    problem = await stays(session, act, "sdcp-stale-base")
+    problem = await check_stays(session, act, "sdcp-stale-base")
     assert problem["session-state"] == state
 
 
@@ -149,7 +149,7 @@ async def test_a_proposal_that_does_not_extend_the_prefix(town: Town, act: Act) 
 )
 async def test_a_first_proposal_that_does_not_extend_the_prompt(town: Town, act: Act) -> None:
     session = await Session(town).begin(rounds=0)
-    problem = await stays(session, act, "sdcp-stale-base")
+    problem = await check_stays(session, act, "sdcp-stale-base")
     assert (problem["session-state"]["round"], problem["session-state"]["committed"]) == (0, 0)
 
 
@@ -164,9 +164,9 @@ async def test_a_self_decoded_round_has_no_verdict_and_the_drafter_no_round(town
         session.round, session.output = session.round + 1, [*session.output, token]
     state = await session.state()
     assert (state["state"], state["round"], state["digest"]) == (2, session.round, session.digest)
-    problem = refused(await session.propose(round=session.round), "sdcp-stale-base")
+    problem = check_refused(await session.propose(round=session.round), "sdcp-stale-base")
     assert problem["session-state"] == in_json(state)
-    refused(await session.propose(), "sdcp-not-assigned", "wait for an assignment")
+    check_refused(await session.propose(), "sdcp-not-assigned", "wait for an assignment")
     assert await session.state() == state
     assert (await session.assign()).status == 200
     await session.advance()
@@ -212,7 +212,7 @@ def elsewhere(session: Session, change: str, to: str) -> Any:
 )
 async def test_rows_that_cannot_be_obtained(town: Town, act: Act) -> None:
     session = await Session(town, rule=2).begin()
-    await stays(session, act, "sdcp-q-unavailable")
+    await check_stays(session, act, "sdcp-q-unavailable")
 
 
 async def with_rows(session: Session, make: Any) -> Any:
@@ -233,7 +233,7 @@ async def test_a_cache_that_redirects_breaks_or_is_another_gives_no_rows(town: T
     for handler, certificate in plays.values():
         async with played(town, handler, certificate):
             ref = town.new_name("objects", "elsewhere")
-            await stays(session, lambda s, ref=ref: s.propose(q_rows=ref), "sdcp-q-unavailable")
+            await check_stays(session, lambda s, ref=ref: s.propose(q_rows=ref), "sdcp-q-unavailable")
 
 
 # -- sdcp-limit --------------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ async def test_a_cache_that_redirects_breaks_or_is_another_gives_no_rows(town: T
 @pytest.mark.parametrize("rule", [1, 2])
 async def test_more_tokens_than_the_limit(town: Town, act: Act, rule: int) -> None:
     session = await Session(town, rule=rule, m_init=2, m_max=4).begin(rounds=0)
-    await stays(session, act, "sdcp-limit", "at most 2")
+    await check_stays(session, act, "sdcp-limit", "at most 2")
 
 
 @pytest.mark.requirement("S6.9-problem-limit", "S6.5.2-reduce")
@@ -259,7 +259,7 @@ async def test_more_tokens_than_the_limit(town: Town, act: Act, rule: int) -> No
 async def test_a_reduced_limit_holds(town: Town) -> None:
     session = await Session(town, m_init=4, fallback=[REDUCE, FAIL], low_rounds=1).begin(rounds=0)
     assert session.learn(await session.propose(tokens=session.wrong_tokens(4)))["m_cap"] == 2
-    await stays(session, lambda s: s.propose(tokens=s.next_tokens(3)), "sdcp-limit", "at most 2")
+    await check_stays(session, lambda s: s.propose(tokens=s.next_tokens(3)), "sdcp-limit", "at most 2")
 
 
 # -- sdcp-bad-proposal -------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def sharp(session: Session, *, but: int = 0) -> Any:
 )
 async def test_rows_that_tokens_cannot_come_from(town: Town, act: Act) -> None:
     session = await Session(town, rule=2).begin()
-    await stays(session, act, "sdcp-bad-proposal")
+    await check_stays(session, act, "sdcp-bad-proposal")
 
 
 @pytest.mark.requirement("S6.9-problem-bad-proposal")
@@ -319,14 +319,14 @@ async def test_rows_that_tokens_cannot_come_from(town: Town, act: Act) -> None:
 )
 async def test_a_proposed_token_not_below_v(town: Town, act: Act) -> None:
     session = await Session(town).begin()
-    await stays(session, act, "sdcp-bad-proposal", "not below V")
+    await check_stays(session, act, "sdcp-bad-proposal", "not below V")
 
 
 @pytest.mark.decision("D25")
 async def test_rule_1_does_not_look_at_rows(town: Town) -> None:
     session = await Session(town).begin()
-    await session.advance(q_rows=town.new_name("objects"))
-    await session.advance(q_rows="https://nowhere.test/rows")
+    for ref in (town.new_name("objects"), "https://nowhere.test/rows"):
+        assert (await session.advance(q_rows=ref))["accepted"] == 2
 
 
 # -- sdcp-not-assigned -------------------------------------------------------------------------------------------------
@@ -352,19 +352,19 @@ async def test_rule_1_does_not_look_at_rows(town: Town) -> None:
 )
 async def test_a_client_that_is_not_the_drafter_assigned(town: Town, act: Act) -> None:
     session = await Session(town).begin()
-    await stays(session, act, "sdcp-not-assigned")
+    await check_stays(session, act, "sdcp-not-assigned")
 
 
 @pytest.mark.requirement("S6.9-problem-not-assigned", "S6.1-latest-assignment-only", "S6.9-failed-drafter-rejected")
 @acts(proposal=lambda s: s.propose(), output=lambda s: s.read(who="drafter"))
 async def test_before_the_first_and_after_another_assignment(town: Town, act: Act) -> None:
     session = await Session(town).opened()
-    refused(await act(session), "sdcp-not-assigned")
+    check_refused(await act(session), "sdcp-not-assigned")
     await session.assign()
     await session.advance()
     await session.assign(drafter=OTHER)
     before = await session.everything()
-    refused(await act(session), "sdcp-not-assigned")
+    check_refused(await act(session), "sdcp-not-assigned")
     assert await session.everything() == before
     await session.advance(who="other", drafter=OTHER)
 
@@ -376,8 +376,8 @@ async def test_before_the_first_and_after_another_assignment(town: Town, act: Ac
 async def test_another_spelling_of_the_same_base_uri_is_the_same_drafter(town: Town, spelling: str) -> None:
     session = await Session(town).begin()
     assert (await session.assign(drafter=spelling)).status == 200
-    await session.advance()
-    await session.advance(drafter=spelling)
+    assert (await session.advance())["action"] == CONTINUE
+    assert (await session.advance(drafter=spelling))["action"] == CONTINUE
 
 
 @pytest.mark.requirement("S6.9-problem-not-assigned", "S6.5.2-switch-stops-drafter", "S6.3-idempotency")
@@ -388,11 +388,11 @@ async def test_after_switch_the_drafter_has_its_verdicts_and_no_round(town: Town
     repeat = {"round": session.round + 1, "base": len(session.output), "base_digest": session.digest}
     assert session.learn(switched)["action"] == SWITCH
     before = await session.everything()
-    refused(await session.propose(), "sdcp-not-assigned", "wait for an assignment")
+    check_refused(await session.propose(), "sdcp-not-assigned", "wait for an assignment")
     assert (await session.propose(**repeat)).body == switched.body
     assert await session.everything() == before
     assert (await session.assign(drafter=OTHER)).status == 200
-    refused(await session.propose(), "sdcp-not-assigned")
+    check_refused(await session.propose(), "sdcp-not-assigned")
     await session.advance(who="other", drafter=OTHER)
 
 
@@ -401,7 +401,7 @@ async def test_after_switch_the_drafter_has_its_verdicts_and_no_round(town: Town
 async def test_during_self_decoding_no_drafter_has_a_round(town: Town) -> None:
     session = await Session(town, fallback=[SELF_DECODE], low_rounds=1, self_load=100, max_new=60_000).begin()
     assert session.learn(await session.propose(tokens=session.wrong_tokens()))["action"] == SELF_DECODE
-    refused(await session.propose(round=60_001), "sdcp-not-assigned", "wait for an assignment")
+    check_refused(await session.propose(round=60_001), "sdcp-not-assigned", "wait for an assignment")
     ended = cbor.decode((await session.assign()).body)
     tokens = cbor.decode((await session.read()).body)["tokens"]
     assert ended["state"] == 0
@@ -446,7 +446,7 @@ async def test_a_session_that_has_ended(town: Town, end: Any, state: int, act: A
     session = await end(town)
     before = await session.everything()
     assert (before[0]["state"], before[1]["final"], before[1]["finish"]) == (state, True, state)
-    refused(await act(session), "sdcp-session-closed", "finished" if state == 4 else "failed")
+    check_refused(await act(session), "sdcp-session-closed", "finished" if state == 4 else "failed")
     assert await session.everything() == before
 
 
@@ -459,13 +459,13 @@ async def test_a_session_that_has_ended_still_answers_with_its_verdicts(town: To
     last = await session.propose(**repeat)
     assert session.learn(last)["action"] == 4
     assert (await session.propose(**repeat)).body == last.body
-    refused(await session.propose(), "sdcp-session-closed")
+    check_refused(await session.propose(), "sdcp-session-closed")
 
 
 @pytest.mark.requirement("S6.9-problem-session-closed")
 @pytest.mark.decision("D14")
 async def test_a_session_without_room_is_closed_when_it_opens(town: Town) -> None:
     session = await Session(town, max_new=0).opened()
-    refused(await session.assign(), "sdcp-session-closed")
-    refused(await session.set_policy(), "sdcp-session-closed")
-    refused(await session.propose(), "sdcp-not-assigned")  # authorization comes first (6.3)
+    check_refused(await session.assign(), "sdcp-session-closed")
+    check_refused(await session.set_policy(), "sdcp-session-closed")
+    check_refused(await session.propose(), "sdcp-not-assigned")  # authorization comes first (6.3)
