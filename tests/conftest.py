@@ -12,4 +12,5 @@ from hypothesis import HealthCheck, settings
 # No deadlines: these machines are shared, and a slow example is no fault of the code.
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as sdcp.engines.registry does, for tests that import torch first
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))

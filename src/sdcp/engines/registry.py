@@ -7,6 +7,7 @@ line, so it is said in one sentence as a ConfigurationError.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -93,6 +94,9 @@ DRAFTERS: dict[str, Loader] = {
 
 
 def _transformers() -> Any:
+    # Threads that spin while they wait for each other starve the other processes of a small machine: a pass of two
+    # spinning threads beside one busy process was seen to take twenty times as long. Read once, when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         from sdcp.engines import transformers
     except ModuleNotFoundError as error:
