@@ -299,7 +299,7 @@ def _with_demo_models(plan: Plan) -> Plan:
     from dataclasses import replace
 
     targets = plan.targets or (DEMO_TARGET,)
-    drafts = plan.drafts or (f"ngram+{DEMO_DRAFTER}", "ngram")
+    drafts = plan.drafts or (f"ngram+{DEMO_DRAFTER}",) * 2
     if not plan.targets and not DEMO_TARGET.exists():
         raise ConfigurationError(f"{DEMO_TARGET} is not there; run `sdcp models fetch demo` first")
     paths = [*targets, *(Path(draft.removeprefix("ngram+")) for draft in drafts if draft != "ngram")]
