@@ -185,7 +185,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class WriteRows:
-    """Write the round's rows (first `count`) to the MLC and take a lease (6.2); replaces what was written for it before."""
+    """Write the round's rows (first `count`) to the MLC and take a lease (6.2); replaces what was written before."""
 
     round: int
     count: int
@@ -193,7 +193,7 @@ class WriteRows:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRows:
-    """Forget the round's rows, written or not, and release their lease: its verdict is here or will never come (6.3)."""
+    """Forget the round's rows, written or not, and release their lease: its verdict is here or never comes (6.3)."""
 
     round: int
 

@@ -150,7 +150,7 @@ def self_decode(rule: int, logits: Logits, sampling: Sampling, luck: Sequence[fl
     It is a round without proposed tokens: `luck` is () or one uniform.
     """
     token = accept(rule, (logits,), (), None, sampling, luck).additional
-    assert token is not None  # noqa: S101  # without a room there is always an additional token
+    assert token is not None  # without a room there is always an additional token
     return token
 
 
