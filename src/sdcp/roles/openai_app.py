@@ -51,7 +51,7 @@ class Api:
 
     def application(self) -> Starlette:
         """The ASGI application."""
-        return Starlette(
+        application = Starlette(
             routes=[
                 Route("/healthz", self._health),
                 Route("/v1/models", self._models),
@@ -67,6 +67,8 @@ class Api:
                 Exception: _broken,
             },
         )
+        application.router.redirect_slashes = False  # a POST that is sent elsewhere is a surprise
+        return application
 
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -304,9 +306,9 @@ async def _no_such_path(request: Request, _: Exception) -> Response:
     return JSONResponse(error.body(), status_code=404)
 
 
-async def _no_such_method(request: Request, _: Exception) -> Response:
+async def _no_such_method(request: Request, refused: Exception) -> Response:
     error = ApiError(f"{request.url.path} does not take {request.method}.", status=405, code="method_not_allowed")
-    return JSONResponse(error.body(), status_code=405)
+    return JSONResponse(error.body(), status_code=405, headers=getattr(refused, "headers", None))  # Allow
 
 
 async def _nobody(_: Request, __: Exception) -> Response:

@@ -9,6 +9,9 @@ from typing import Any
 
 from sdcp.errors import BadContract, Overloaded, ProblemError, SdcpError
 
+LONGEST = 500
+"""Characters of a message."""
+
 
 class ApiError(SdcpError):
     """What an API client is told. `param` names the parameter at fault, `code` is the API's own word for it."""
@@ -23,15 +26,21 @@ class ApiError(SdcpError):
         code: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = _told(message)
         self.status = status
         self.kind = kind
-        self.param = param
+        self.param = None if param is None else _told(param)
         self.code = code
 
     def body(self) -> dict[str, Any]:
         """The JSON document."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+def _told(text: str) -> str:
+    """What a client sent comes back in messages: not megabytes of it, and nothing that UTF-8 cannot write."""
+    short = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return short.encode(errors="backslashreplace").decode()
 
 
 def context_exceeded(detail: str, param: str) -> ApiError:

@@ -41,6 +41,8 @@ def understand(body: Any, text: Text, model: str, default_max_tokens: int, *, ch
     if not isinstance(body, dict):
         raise ApiError("The body must be a JSON object.")
     _refuse_unknown(body, chat)
+    if not isinstance(body.get("model"), str | None):
+        raise ApiError("'model' must be a text.", param="model")
     if body.get("model") not in (None, model):
         detail = f"The model {body['model']!r} is not served here; {model!r} is."
         raise ApiError(detail, status=404, param="model", code="model_not_found")
@@ -55,7 +57,7 @@ def understand(body: Any, text: Text, model: str, default_max_tokens: int, *, ch
         rule=rule,
         sampling=sampling,
     )
-    options = _object(body, "stream_options") or {}
+    options = _stream_options(body)
     stream = _flag(body, "stream")
     if options and not stream:
         raise ApiError("'stream_options' goes with 'stream' only.", param="stream_options")
@@ -63,7 +65,7 @@ def understand(body: Any, text: Text, model: str, default_max_tokens: int, *, ch
         wanted=wanted,
         stop_strings=_stop_strings(body),
         stream=stream,
-        include_usage=bool(options.get("include_usage")),
+        include_usage=_flag(options, "include_usage"),
         token_ids=_flag(body, "return_token_ids"),
     )
 
@@ -77,7 +79,7 @@ def _prompt(body: Body, text: Text) -> list[int]:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return text.encode(prompt)
+        return text.encode(_characters(prompt, "prompt"))
     if isinstance(prompt, list) and _are_tokens(prompt):
         return list(prompt)
     if isinstance(prompt, list) and any(isinstance(each, str | list) for each in prompt):
@@ -105,17 +107,26 @@ def _message(message: Any, where: str) -> dict[str, str]:
 
 def _content(content: Any, where: str) -> str:
     if isinstance(content, str):
-        return content
+        return _characters(content, where)
     texts = [_part(part) for part in content] if isinstance(content, list) else [None]
     known = [each for each in texts if each is not None]
     if len(known) < len(texts):
         raise ApiError(f"{where} must be text: a string, or parts of type text.", param=where)
-    return "".join(known)
+    return _characters("".join(known), where)
 
 
 def _part(part: Any) -> str | None:
     text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
     return text if isinstance(text, str) else None
+
+
+def _characters(text: str, where: str) -> str:
+    """JSON can write half a character (an escaped surrogate without its other half); no tokenizer knows it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ApiError(f"{where} has an escaped surrogate without its other half.", param=where) from None
+    return text
 
 
 # ---- limits and stops ------------------------------------------------------------------------------------------------
@@ -202,6 +213,14 @@ def _object(body: Body, name: str) -> dict[str, Any] | None:
     if value is not None and not isinstance(value, dict):
         raise ApiError(f"{name!r} must be an object.", param=name)
     return value
+
+
+def _stream_options(body: Body) -> dict[str, Any]:
+    options = _object(body, "stream_options") or {}
+    for name, value in options.items():
+        if name != "include_usage" and not (name == "include_obfuscation" and value is False):
+            raise ApiError(f"Unrecognized option: {name!r}.", param="stream_options", code="unknown_parameter")
+    return options
 
 
 # ---- what is not honoured --------------------------------------------------------------------------------------------

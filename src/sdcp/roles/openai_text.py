@@ -68,7 +68,9 @@ class IdentityText:
     def encode(self, text: str) -> list[int]:
         """See `Text.encode`."""
         words = text.split()
-        if not all(word.isascii() and word.isdecimal() and int(word) <= MAX_TOKEN for word in words):
+        if not all(
+            word.isascii() and word.isdecimal() and len(word) <= 10 and int(word) <= MAX_TOKEN for word in words
+        ):
             raise ApiError("This model takes token ids: decimal numbers with spaces between.", param="prompt")
         return [int(word) for word in words]
 

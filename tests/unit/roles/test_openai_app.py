@@ -221,6 +221,16 @@ async def test_a_bug_is_told_without_its_inside() -> None:
     assert "secret" not in str(raised.value)
 
 
+async def test_other_paths_and_methods_are_errors_of_the_api() -> None:
+    transport = httpx.ASGITransport(api(FrontEnd()), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://api") as http:
+        refused = await http.put("/v1/completions")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "POST")  # RFC 9110 15.5.6
+        for path in ("/v1/completions/", "/v1", "/"):  # no redirect either
+            answer = await http.post(path, json={})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
 # ---- clients that go away (D34) --------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -70,6 +71,26 @@ def test_stops() -> None:
     for stop in ("", [""], [1], {}, ["x"] * 17):
         if stop:
             assert refusal(stop=stop).param == "stop"
+
+
+def test_options_of_streams_are_honoured_or_refused_too() -> None:
+    assert asked(stream=True, stream_options={"include_usage": True}).include_usage
+    assert not asked(stream=True, stream_options={"include_obfuscation": False}).include_usage
+    for options in ({"include_usage": "yes"}, {"other": 1}, {"include_obfuscation": True}, 5):
+        assert refusal(stream=True, stream_options=options).param in ("stream_options", "include_usage")
+
+
+def test_half_characters_and_numbers_of_any_length_are_faults_of_the_request() -> None:
+    assert refusal(prompt="\ud800").param == "prompt"
+    assert refusal(prompt="9" * 5000).param == "prompt"
+    assert refusal(chat=True, messages=[{"role": "user", "content": "\ud800"}]).param == "messages[0].content"
+    parts = [{"type": "text", "text": "\ud800"}]
+    assert refusal(chat=True, messages=[{"role": "user", "content": parts}]).param == "messages[0].content"
+
+
+def test_what_is_told_of_a_request_can_be_written_and_is_short() -> None:
+    for body in ({"\ud800": 1}, {"model": "\ud800"}, {"tools": ["x" * 10**6]}, {"x" * 10**6: 1}, {"model": [1]}):
+        assert len(json.dumps(refusal(**body).body(), ensure_ascii=False).encode()) < 2000
 
 
 @pytest.mark.parametrize("prompt", ["1 2", ["1 2"], [1, 2], [[1, 2]]])
