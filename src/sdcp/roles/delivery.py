@@ -32,6 +32,7 @@ SUBMIT_S = 150.0  # the router answers when a verifier has computed the prompt
 WAIT_S = 5  # of one long poll: a verifier that vanished without a word is noticed that soon
 GRACE_S = 3.0
 PAUSE_S = 0.1
+UNATTENDED_S = 15.0  # without a token, before the router is asked whether it still looks after the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class Wanted:
 class FrontEnd:
     """Requests to routers, in the order given; `tokenizer` binds them to verifiers of that tokenizer.
 
-    `patience_s`: how long output may fail to come from anywhere before a request is given up.
+    `patience_s`: how long output may fail to come from anywhere before a request is given up. `unattended_s`: the same
+    when the router has lost the request, so that nobody will give the session another drafter or verifier.
     """
 
     def __init__(
@@ -77,12 +79,14 @@ class FrontEnd:
         tokenizer: bytes | None,
         *,
         patience_s: float = 120.0,
+        unattended_s: float = UNATTENDED_S,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._peers = peers
         self._routers = tuple(routers)
         self._tokenizer = tokenizer
         self._patience_s = patience_s
+        self._unattended_s = unattended_s
         self._sleep = sleep
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -109,7 +113,9 @@ class FrontEnd:
                     break
             else:
                 raise Overloaded("No router answers; try again later.")
-            reading = _Reading(self._peers, router, request.request, location, self._patience_s, self._sleep)
+            reading = _Reading(
+                self._peers, router, request.request, location, self._patience_s, self._unattended_s, self._sleep
+            )
             async with aclosing(reading.deliveries()) as deliveries:
                 async for delivery in deliveries:
                     over = delivery.finish is not None
@@ -161,6 +167,7 @@ class _Reading:
         request: bytes,
         location: Location,
         patience_s: float,
+        unattended_s: float,
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         self._peers = peers
@@ -170,22 +177,54 @@ class _Reading:
         self._epoch = location.epoch
         self._index = 0
         self._patience_s = patience_s
+        self._unattended_s = unattended_s
         self._sleep = sleep
+        self._heard = self._progress = 0.0  # when somebody looked after us last; when a token came last
 
     async def deliveries(self) -> AsyncGenerator[Delivery]:
         """Yield what is new until the session has ended. Raises Overloaded when patience is over."""
         loop = asyncio.get_running_loop()
-        heard = loop.time()
+        self._heard = self._progress = loop.time()
         while True:
             output = await self._read()
             delivery = self._new(output) if output is not None else await self._relocate()
+            if delivery is not None and (delivery.tokens or delivery.finish is not None):
+                self._heard = self._progress = loop.time()
+            else:
+                await self._check_attended(served=delivery is not None)
             if delivery is not None:
-                heard = loop.time()
                 yield delivery
                 if delivery.finish is not None:
                     return
-            elif loop.time() - heard > self._patience_s:
-                raise Overloaded("Neither the verifier nor the router can say how the request stands; it is given up.")
+
+    async def _check_attended(self, *, served: bool) -> None:
+        """Nothing new has come. Raises Overloaded when nothing will.
+
+        A session that waits for a drafter answers its readers for ever: that alone is no sign that it goes on.
+        `served`: a verifier holds it; then all is well as long as the router knows the request too.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._progress > self._unattended_s:
+            known = await self._known()
+            if known is False:
+                raise Overloaded("The router has lost the request, and no token comes any more; it is given up.")
+            if known and served:
+                self._heard = now
+        if now - self._heard > self._patience_s:
+            raise Overloaded("Neither the verifier nor the router can say how the request stands; it is given up.")
+
+    async def _known(self) -> bool | None:
+        """Ask the router whether it still has the request; None: it does not say."""
+        target = url(self._router, "requests/{id}", encode_id(self._request))
+        try:
+            await self._peers.ask(
+                "GET", target, Location, role=ROUTER, headers=(("prefer", "wait=0"),), deadline_s=WAIT_S
+            )
+        except RefusedError as refusal:
+            return False if refusal.error.status == 404 else None
+        except UnansweredError:
+            return None
+        return True
 
     async def _read(self) -> Output | None:
         """Ask the verifier for what follows; None: it has nothing for us any more."""

@@ -170,6 +170,30 @@ async def test_when_nobody_answers_any_more_the_request_is_given_up_and_withdraw
     assert [method for method, _ in peers.told] == ["DELETE"]
 
 
+NOBODY = RefusedError(errors.UnknownResource("restarted"))
+
+
+@pytest.mark.decision("D33")
+async def test_a_session_that_stands_still_is_given_up_when_the_router_has_lost_the_request() -> None:
+    """Its verifier goes on answering readers, with nothing: a client would wait for ever."""
+    peers = Peers(at(V1), output(0, 3), output(3, 3), NOBODY)
+    with pytest.raises(errors.Overloaded, match="router has lost the request"):
+        await read(peers, unattended_s=-1.0)
+
+
+@pytest.mark.decision("D33")
+@pytest.mark.parametrize("router", [at(V1), LOST, RefusedError(errors.Overloaded("busy"))])
+async def test_a_session_that_stands_still_is_waited_for_while_the_router_may_know_it(router: Any) -> None:
+    peers = Peers(at(V1), output(0, 3), output(3, 3), router, last(3))
+    assert tokens_of(await read(peers, unattended_s=-1.0)) == TOKENS
+
+
+async def test_without_tokens_and_without_a_router_patience_ends_too() -> None:
+    peers = Peers(at(V1), output(0, 0), LOST)
+    with pytest.raises(errors.Overloaded, match="Neither"):
+        await read(peers, unattended_s=-1.0, patience_s=-1.0)
+
+
 @pytest.mark.decision("D34")
 async def test_a_reader_that_stops_withdraws_its_request() -> None:
     peers = Peers(at(V1), output(0, 3))
