@@ -112,6 +112,7 @@ class VerifierLimits(Limits):
     sessions: int = Field(256, ge=1, description="Live sessions; beyond it POST sessions is answered 503.")
     wait_ms: int = Field(25_000, ge=0, description="Longest wait of GET output (D8).")
     retention_s: float = Field(600.0, ge=0, description="Seconds that an ended session stays readable (D8).")
+    idle_s: float = Field(600.0, gt=0, description="Seconds after which a session that nobody asks for is given up.")
     busy_load: int = Field(90, ge=0, le=100, description="Load from which m_cap is not raised and is cut (6.5.1).")
     fetch_ms: int = Field(5_000, ge=1, description="Deadline for objects named by peers (D11).")
 

@@ -7,17 +7,26 @@ soon as that is open, the lower ones are over; if its open is refused, nothing h
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 
 from sdcp.errors import UnknownResource
 from sdcp.roles.verifying import VerifyingSession
 
+logger = logging.getLogger("sdcp.roles")
+
 
 class Sessions:
-    """All that is held, ended sessions for `retention_s` more. Iterating gives every epoch of every session."""
+    """All that is held. Iterating gives every epoch of every session.
 
-    def __init__(self, retention_s: float) -> None:
+    An ended session is held for `retention_s` more. One that nothing happens to for `idle_s`, no proposal, no reader,
+    no assignment, has been left alone by all (a router that lost its memory): it is given up, or it would take up room
+    for ever. Whoever comes back nevertheless finds 404 and resumes it from its log (D19).
+    """
+
+    def __init__(self, retention_s: float, idle_s: float) -> None:
         self._retention_s = retention_s
+        self._idle_s = idle_s
         self._held: dict[bytes, dict[int, VerifyingSession]] = {}
 
     def __contains__(self, session: object) -> bool:
@@ -47,6 +56,7 @@ class Sessions:
     def add(self, held: VerifyingSession) -> None:
         """Hold another epoch."""
         self._held.setdefault(held.session, {})[held.epoch] = held
+        asyncio.get_running_loop().call_later(self._idle_s, self._look_at, held)
 
     def opened(self, held: VerifyingSession) -> None:
         """An epoch is open: the lower ones are over."""
@@ -68,6 +78,17 @@ class Sessions:
 
     def _holds(self, held: VerifyingSession) -> bool:
         return self._held.get(held.session, {}).get(held.epoch) is held
+
+    def _look_at(self, held: VerifyingSession) -> None:
+        """Give up an open session that has been idle for so long; look at it again when it next may have been."""
+        if not self._holds(held) or held.machine.ended:
+            return
+        left_s = self._idle_s - held.idle_s
+        if left_s > 0 or held.machine.working:
+            asyncio.get_running_loop().call_later(left_s if left_s > 0 else self._idle_s, self._look_at, held)
+            return
+        logger.warning("session %s: nothing has happened for %.0f s; given up", held.session.hex(), held.idle_s)
+        self._forget(held)
 
     def _forget(self, held: VerifyingSession) -> None:
         held.close()

@@ -64,6 +64,7 @@ async def make(context: Context[VerifierSettings]) -> VerifierRole:
             sessions=limits.sessions,
             wait_ms=limits.wait_ms,
             retention_s=limits.retention_s,
+            idle_s=limits.idle_s,
             busy_load=limits.busy_load,
             fetch_s=limits.fetch_ms / 1000,
             drain_s=limits.drain_s,
@@ -88,6 +89,7 @@ class VerifierFacts:
     sessions: int = 256
     wait_ms: int = 25_000
     retention_s: float = 600.0
+    idle_s: float = 600.0
     busy_load: int = 90
     fetch_s: float = 5.0
     drain_s: float = 20.0
@@ -130,7 +132,7 @@ class VerifierRole:
         )
         self._worker = Worker(target)
         self._peers = Peers(client)
-        self._sessions = Sessions(facts.retention_s)
+        self._sessions = Sessions(facts.retention_s, facts.idle_s)
         self._base_uri = ""
         self._draining = False
         self._reporter = StatusReporter(self._peers, facts.routers, self.status)

@@ -134,6 +134,7 @@ class VerifyingSession:
         self._routers = tuple(routers)
         self._keeper = keeper
         self._open = False
+        self._touched = asyncio.get_running_loop().time()
         self._rows: dict[int, Rows] = {}
         self._idle = asyncio.Event()
         self._driver = Driver(
@@ -157,6 +158,7 @@ class VerifyingSession:
 
     def handle(self, event: Any, /) -> list[Any]:
         """What the driver drives: the machine, and a look at what became of it."""
+        self._touched = asyncio.get_running_loop().time()
         effects = self.machine.handle(event)
         if not self._open and self.machine.phase is not None:
             self._open = True
@@ -166,6 +168,11 @@ class VerifyingSession:
         else:
             self._idle.set()
         return effects
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since anything happened to it."""
+        return asyncio.get_running_loop().time() - self._touched
 
     async def ask(self, make: Callable[[int], Any]) -> Reply | Refuse:
         """Hand in a request of a peer and wait for the answer; cancelling ends the wait alone (D27)."""
@@ -202,7 +209,7 @@ class VerifyingSession:
             return PrefillFailed(InvalidContent("The model has no BOS token: an empty prompt cannot be served."))  # D26
         try:
             with self._equipment.metrics.time("prefill"):
-                await worker.prefill(PrefillJob(self._key, effect.prefix, len(effect.prefix)))
+                await worker.prefill(PrefillJob(self._key, effect.prefix, len(effect.prefix), effect.empty_prompt))
         except ProblemError as refusal:
             return PrefillFailed(refusal)
         except Exception as fault:

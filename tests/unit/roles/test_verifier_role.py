@@ -409,6 +409,16 @@ async def test_an_ended_session_is_forgotten_after_its_retention(town: Town) -> 
         pass
 
 
+@pytest.mark.parametrize("facts", [VerifierFacts(sessions=1, idle_s=0.01)])
+@pytest.mark.decision("D19")
+async def test_a_session_that_everybody_has_left_alone_is_given_up(town: Town) -> None:
+    """A router that lost its memory ends no session and assigns none: without an end they would fill the verifier."""
+    await town.started()
+    while town.role.status().load == 100:  # the one session that fits
+        await asyncio.sleep(0)
+    assert (await town.read()).status == 404
+
+
 @pytest.mark.decision("D19")
 async def test_a_refused_open_takes_no_room(town: Town) -> None:
     for _ in range(3):
