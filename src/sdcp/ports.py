@@ -22,11 +22,15 @@ from sdcp.messages.contract import Sampling
 
 @dataclass(frozen=True, slots=True)
 class PrefillJob:
-    """Compute the KV of `prefix[:length]` for `session` (all of it but the last token may suffice)."""
+    """Compute the KV of `prefix[:length]` for `session` (all of it but the last token may suffice).
+
+    `empty_prompt`: P = 0, and the prefix, if any, is output: the engine conditions on BOS (D26).
+    """
 
     session: bytes
     prefix: Sequence[int]
     length: int
+    empty_prompt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

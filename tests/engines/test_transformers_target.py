@@ -245,6 +245,13 @@ def test_an_empty_prompt_is_conditioned_on_bos(folder: Folder, plain: Plain):
     assert engine.verify([job([first])])[0].additional == best(plain, path, [1, first])
 
 
+def test_an_empty_prompt_is_known_for_one_at_takeover_too(folder: Folder, plain: Plain):
+    """D26: another verifier opens with output committed; what it conditions on must not depend on that."""
+    engine, path = target(folder("llama")), folder("llama")
+    assert engine.prefill([PrefillJob(bytes([0]), [7, 9], 2, empty_prompt=True)], 9) == [True]
+    assert engine.verify([job([7, 9])])[0].additional == best(plain, path, [1, 7, 9])
+
+
 def test_an_empty_prompt_without_bos_is_refused(folder: Folder, tmp_path: Path):
     engine = target(without_bos(folder("llama"), tmp_path))
     assert not engine.takes_empty_prompt

@@ -39,7 +39,7 @@ class _Sessions:
         """Find or admit the session of a job; the latest used comes last."""
         kv = self._held.pop(job.session, None)
         if kv is None:
-            kv = self._admitted(empty=job.length == 0)
+            kv = self._admitted(empty=job.length == 0 or (isinstance(job, PrefillJob) and job.empty_prompt))
         self._held[job.session] = kv
         return kv
 

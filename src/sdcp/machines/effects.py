@@ -50,10 +50,14 @@ class FetchTokens:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Make the engine hold the KV of `prefix` (loaded from `kv` if that matches exactly, else computed, D20)."""
+    """Make the engine hold the KV of `prefix` (loaded from `kv` if that matches exactly, else computed, D20).
+
+    `empty_prompt`: P = 0, so the engine conditions on BOS, also where output is committed already (D26).
+    """
 
     prefix: Sequence[int]
     kv: str | None
+    empty_prompt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

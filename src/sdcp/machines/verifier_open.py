@@ -154,7 +154,7 @@ def _log(message: SessionOpen) -> Generator[Effect, Answer, tuple[LogReader, str
 def _prefill(opened: Opened) -> Generator[Effect, Answer, None]:
     resume = opened.message.resume
     kv = (resume.target_kv if resume else None) or opened.message.prompt_kv
-    answer = yield Prefill(opened.history, kv)
+    answer = yield Prefill(opened.history, kv, empty_prompt=opened.history.prompt_length == 0)
     if isinstance(answer, PrefillFailed):
         raise answer.error
 

@@ -225,7 +225,7 @@ class VerifierInstance:
         held.send(self._events(event), read)
 
     def _prefill(self, effect: Prefill) -> Prefilled | PrefillFailed:
-        job = PrefillJob(self._around.session, effect.prefix, len(effect.prefix))
+        job = PrefillJob(self._around.session, effect.prefix, len(effect.prefix), effect.empty_prompt)
         if not effect.prefix and not self._target.takes_empty_prompt:
             return PrefillFailed(InvalidContent("The model has no distribution after an empty prefix (D26)."))
         while not all(self._target.prefill([job], 1 << 20)):
