@@ -43,6 +43,7 @@ class RouterSession(Opening, Changing, Drafting):
         super().__init__(*args, **named)
         self._last_event: object = None
         self._unable: list[int] = []  # front ends that cannot have the output from the verifier any more
+        self._committed = 0  # tokens at the end, as far as a verifier has said
 
     def handle(self, event: object) -> Effects:
         """Take one of `sdcp.machines.inputs`; what is of no concern now changes nothing."""
@@ -107,7 +108,7 @@ class RouterSession(Opening, Changing, Drafting):
 
     def _probed(self, state: SessionState) -> Effects:
         ended = ended_by(state)
-        return self._next() if ended is None else self._end(ended)
+        return self._next() if ended is None else self._end(ended, state.committed)
 
     def _withdraw(self, event: inputs.RequestWithdrawn) -> Effects:
         reply = [Reply(event.request, None)]
@@ -186,14 +187,15 @@ class RouterSession(Opening, Changing, Drafting):
             return [Refuse(event.request, StaleEpoch(f"This router has the session in epoch {self.epoch}."))]
         if message.kind in (Action.FINISH, Action.FAIL):
             moved = self._moved() if self._step is Step.OPENING else []
-            return done + moved + self._end(message.kind)
+            return done + moved + self._end(message.kind, message.committed)
         if message == self._last_event:
             return done
         self._last_event = message
         return done + self._drafter_needed(message)
 
-    def _end(self, action: Action) -> Effects:
+    def _end(self, action: Action, committed: int = 0) -> Effects:
         self.ended = action
+        self._committed = committed
         self.drafter = None
         self._rest(Step.ENDED)
         told = [*self._locating.ended(action)]
@@ -210,11 +212,15 @@ class RouterSession(Opening, Changing, Drafting):
         try:
             if isinstance(event, inputs.LogRead) and location is not None:
                 self._recorded.take(event.start, event.data, event.etag)
-                location = replace(location, tokens=tuple(self._recorded.tokens))
-                return [Reply(each, location) for each in requests]
+                if len(self._recorded.tokens) >= self._committed:  # else read before the last round was in it
+                    location = replace(location, tokens=tuple(self._recorded.tokens))
+                    return [Reply(each, location) for each in requests]
         except (InvalidContent, MalformedBody) as fault:
             return [Refuse(each, fault) for each in requests]
-        return [Refuse(each, Overloaded("The commit log does not answer; ask again.")) for each in requests]
+        return [
+            Refuse(each, Overloaded("The commit log does not show the whole output now; ask again."))
+            for each in requests
+        ]
 
 
 _ON_STATE: Mapping[Step, Callable[[RouterSession, SessionState], Effects]] = MappingProxyType(

@@ -80,7 +80,7 @@ class Drafting(Stepping):
     def _drafter_put(self, state: SessionState) -> Effects:
         ended = ended_by(state)
         if ended is not None:
-            return self._end(ended)
+            return self._end(ended, state.committed)
         self._wanted = None
         self._proposers = [*self._proposers[-1:], (state.round, self.drafter or "")]
         if (state.committed, state.digest) == (self._point.committed, self._point.digest):

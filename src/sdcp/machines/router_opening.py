@@ -95,7 +95,7 @@ class Opening(Stepping):
         moved = self._moved()
         ended = ended_by(state) or self._recorded.ended
         if ended is not None:
-            return moved + self._end(ended)
+            return moved + self._end(ended, state.committed)
         self._wanted = self._switched_from()
         return moved + self._next()
 

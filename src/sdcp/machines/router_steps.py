@@ -179,8 +179,8 @@ class Stepping(ABC):
         """End the session for good."""
 
     @abstractmethod
-    def _end(self, action: Action) -> Effects:
-        """The session has ended."""
+    def _end(self, action: Action, committed: int = 0) -> Effects:
+        """The session has ended, with at least so many tokens."""
 
 
 def ended_by(state: SessionState) -> Action | None:

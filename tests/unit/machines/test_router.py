@@ -477,6 +477,25 @@ def test_the_tokens_of_an_ended_session_come_from_the_log_when_its_verifier_is_g
     assert not bench.all_done(fx.AppendLog)
 
 
+@pytest.mark.requirement("S6.7-from-index", "S6.7-final")
+@pytest.mark.decision("D33")
+def test_a_log_read_before_the_last_round_is_not_taken_for_the_whole_output() -> None:
+    """The answer to an older question comes first: nobody may be told that the output ends there."""
+    bench = Bench()
+    bench.start()
+    bench.commit(11)
+    older = inputs.LogRead(0, bench.octets(), bench.etag())
+    bench.commit(STOP, action=Action.FINISH)
+    bench.tell(bench.event(Action.FINISH))
+    gone = bench.locate(1)
+    bench.give(older)
+    assert isinstance(bench.answer_to(gone), errors.Overloaded)
+    again = bench.locate(1)
+    bench.pending = bench.pending[-1:]
+    bench.run()
+    assert bench.answer_to(again).tokens == (11, STOP)
+
+
 def test_a_front_end_that_went_away_is_not_answered() -> None:
     bench = Bench()
     bench.ask(inputs.RequestSubmitted)
