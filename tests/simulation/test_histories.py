@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import Any
 
 import pytest
 
+from sdcp.machines import rounds, router_steps
 from sdcp.messages.contract import Action, Contract, ContractSampling
 from sdcp.testing.engines import contract_for, plain_greedy
 from sdcp.testing.network import Faults
@@ -38,7 +40,13 @@ def some_contract(models: Models, luck: Random) -> Contract:
     )
 
 
-def some_world(models: Models, seed: int) -> Pair:
+IMPATIENT = (
+    router_steps.Patience(attempts=2, verifier_wait_ms=600, recovery_wait_ms=600, drafter_wait_ms=2_000, failovers=2),
+    rounds.Patience(tries=2),
+)
+
+
+def some_world(models: Models, seed: int, **setting_members: Any) -> Pair:
     luck = Random(seed)
     contract = some_contract(models, luck)
     prompt = tuple(luck.randrange(V) for _ in range(luck.randint(0, 5)))
@@ -50,6 +58,7 @@ def some_world(models: Models, seed: int) -> Pair:
         enforces_fences=luck.random() < 0.7,
         encoded=luck.random() < 0.3,
         plain=plain_greedy(models.target, prompt, contract.max_new, contract.stop) if greedy else None,
+        **setting_members,
     )
     drafters = [models.drafters[luck.choice(NAMES)]() for _ in range(luck.randint(1, 3))]
     return Pair(
@@ -102,6 +111,23 @@ def assert_ended(pair: Pair) -> None:
         assert pair.output == tuple(pair.setting.plain)
     pair.settle()
     assert list(pair.output) == watch.tokens, "something was committed after the end"
+
+
+@pytest.mark.requirement("S1.3-sole-commit-authority", "S6.3-append-before-release", "S6.8-fence-refuses-older")
+@pytest.mark.decision("D19", "D34")
+@pytest.mark.parametrize("seed", range(5000, 5080))
+def test_a_router_or_a_reader_that_gives_up_leaves_nothing_behind(models: Models, seed: int) -> None:
+    """Routers and drafters lose patience, and half of the readers want no more at some time: the rest still holds."""
+    pair = some_world(models, seed, patience=IMPATIENT)
+    withdrawn = Random(seed).randrange(2 * TROUBLED)
+    while pair.steps < TROUBLED and not pair.finished and pair.step():
+        if pair.steps == withdrawn:
+            pair.front_end.withdraw()
+    pair.calm()
+    pair.run(most=20_000)
+    if pair.front_end.failure is None:
+        assert_ended(pair)
+    assert pair.router.machine.ended is not None or pair.front_end.finish is not None
 
 
 @pytest.mark.parametrize("seed", [3, 44])

@@ -47,21 +47,27 @@ from sdcp.wire.rows import encode_rows
 ELAPSED_MS = 1.0
 """What every verification is said to take. Drafting is said to take nothing: it always pays to propose all M."""
 
-PATIENCE = Patience(tries=1000)
-"""Without time nothing lasts long; whether a drafter gives up is for its own tests."""
+ENDLESS = Patience(tries=1 << 30)
+"""No number of faults wears it out: without time, nothing lasts long."""
 
 
 class DrafterInstance:
     """One drafter at a base URI. `verifiers` finds a verifier by its own; `resyncs` counts fetches of the output."""
 
     def __init__(
-        self, uri: str, engine: Drafter, around: Surroundings, verifiers: Callable[[str], VerifierInstance]
+        self,
+        uri: str,
+        engine: Drafter,
+        around: Surroundings,
+        verifiers: Callable[[str], VerifierInstance],
+        patience: Patience = ENDLESS,
     ) -> None:
         self.uri = uri
         self.engine = engine
         self.resyncs = 0
         self._around = around
         self._verifiers = verifiers
+        self._patience = patience
         self._rows: dict[int, NDArray[np.float32]] = {}
         self._refs: dict[int, list[str]] = {}
         self._held = self._begin()
@@ -91,7 +97,7 @@ class DrafterInstance:
         model = DraftModel(
             model=engine.model, tokenizer=engine.tokenizer, width=engine.vocabulary, context=engine.context
         )
-        self._machine = DrafterSession(model, PATIENCE)
+        self._machine = DrafterSession(model, self._patience)
         held = Driven(self._machine, around.agenda, around.network)
         return held.able(self._performers(held))
 

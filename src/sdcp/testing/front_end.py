@@ -2,7 +2,8 @@
 
 It keeps what it has read: tokens it has are never asked for again, output of a lower epoch than it has seen is
 discarded, and when a verifier does not answer it asks the router who serves the session now. It asks that too whenever
-it has waited in vain: a verifier that the others take for dead may not know it, and would let it wait for ever.
+it has waited in vain: a verifier that the others take for dead, or a session that they have given up, may not know it,
+and would let it wait for ever. Of a session that has ended it then takes the tokens that the router has.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ class FrontEnd:
         """POST requests/{id}/policy, once."""
         self._send(self._router.changed(sampling, from_round), self._changed)
 
+    def withdraw(self) -> None:
+        """DELETE requests/{id}, until it is answered."""
+        self._send(self._router.withdrawn, lambda answer: None if isinstance(answer, Reply) else self.withdraw())
+
     def _changed(self, answer: Answer) -> None:
         if isinstance(answer, Reply) and isinstance(answer.message, Policy):
             self.changes.append(answer.message)
@@ -97,6 +102,8 @@ class FrontEnd:
 
     def _located(self, epoch: int | None, answer: Answer) -> None:
         match answer:
+            case Reply(message=Location(ended=ended, epoch=last)) if epoch is None and ended is not None:
+                self._locate(last)
             case Reply(message=Location() as location):
                 self._read_at(location)
             case _:

@@ -12,13 +12,15 @@ when nothing else is left to do. Peers are correct, if slow, lost or dead: none 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
+from sdcp.machines import rounds, router_steps
 from sdcp.machines.control import Busy
 from sdcp.messages.contract import Contract, Sampling
 from sdcp.ports import Drafter, Target
+from sdcp.testing import drafting, routing
 from sdcp.testing.agenda import Agenda
 from sdcp.testing.checks import Broken, Watch
 from sdcp.testing.drafting import DrafterInstance
@@ -68,6 +70,7 @@ class Setting:
     enforces_fences: bool = True
     encoded: bool = False
     watched: bool = True
+    patience: tuple[router_steps.Patience, rounds.Patience] = (routing.ENDLESS, drafting.ENDLESS)
     plain: Sequence[int] | None = None
     session: bytes = SESSION
 
@@ -117,10 +120,11 @@ class Pair:
         }
         find = self.verifiers.__getitem__
         self.drafters = {
-            uri: DrafterInstance(uri, engine, around, find)
+            uri: DrafterInstance(uri, engine, around, find, setting.patience[1])
             for uri, engine in ((f"https://drafter-{n}.test/", engine) for n, engine in enumerate(drafters, start=1))
         }
-        self.router = Router(around, contract, prompt, setting.m_init, self.verifiers, self.drafters)
+        patience = replace(setting.patience[0], m_init=setting.m_init)
+        self.router = Router(around, contract, prompt, patience, self.verifiers, self.drafters)
         self.front_end = FrontEnd(around, self.router, find)
         self.agenda.add(self.front_end.submit)
 

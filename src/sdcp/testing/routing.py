@@ -29,6 +29,7 @@ from sdcp.machines.inputs import (
     LogUnanswered,
     ProfileChanged,
     RequestSubmitted,
+    RequestWithdrawn,
     StateReceived,
     StoreFailed,
     TokensStored,
@@ -51,16 +52,8 @@ NEVER = 1 << 40
 LOG = "memory:/logs/session"
 
 
-def patient(m_init: int) -> Patience:
-    """Return a patience that no number of faults wears out: whether a router gives up is for its own tests."""
-    return Patience(
-        m_init=m_init,
-        attempts=4,
-        verifier_wait_ms=NEVER,
-        recovery_wait_ms=NEVER,
-        drafter_wait_ms=NEVER,
-        failovers=NEVER,
-    )
+ENDLESS = Patience(verifier_wait_ms=NEVER, recovery_wait_ms=NEVER, drafter_wait_ms=NEVER, failovers=NEVER)
+"""No number of faults wears it out, so a session ends for reasons of its own."""
 
 
 class Router:
@@ -71,11 +64,11 @@ class Router:
         around: Surroundings,
         contract: Contract,
         prompt: tuple[int, ...],
-        m_init: int,
+        patience: Patience,
         verifiers: Mapping[str, VerifierInstance],
         drafters: Mapping[str, DrafterInstance],
     ) -> None:
-        self.machine = RouterSession(around.session, contract, prompt, LOG, patient(m_init))
+        self.machine = RouterSession(around.session, contract, prompt, LOG, patience)
         self._around = around
         self._verifiers = dict(verifiers)
         self._drafters = dict(drafters)
@@ -95,6 +88,10 @@ class Router:
     def changed(self, sampling: Sampling, from_round: int | None) -> Callable[[Call], None]:
         """POST requests/{id}/policy."""
         return lambda call: self._held.ask(call, lambda request: ProfileChanged(request, sampling, from_round))
+
+    def withdrawn(self, call: Call) -> None:
+        """DELETE requests/{id}."""
+        self._held.ask(call, RequestWithdrawn)
 
     def told(self, event: Event) -> Callable[[Call], None]:
         """POST events."""
