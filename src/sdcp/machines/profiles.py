@@ -16,10 +16,11 @@ class Profiles:
     def __init__(self) -> None:
         self._updates: list[Policy] = []
 
-    def accept(self, policy: Policy) -> None:
-        """The verifier has taken `policy`."""
-        self._updates = [update for update in self._updates if update.from_round < policy.from_round]
-        self._updates.append(policy)
+    def accept(self, policy: Policy, round_: int) -> None:
+        """The verifier has taken `policy`, and has committed `round_`: what ruled earlier rounds alone is forgotten."""
+        kept = [update for update in self._updates if update.from_round < policy.from_round]
+        past = [update for update in kept if update.from_round <= round_ + 1]
+        self._updates = [*past[-1:], *kept[len(past) :], policy]
 
     @property
     def latest(self) -> Sampling | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sdcp.errors import ProblemError, SessionClosed
+from sdcp.errors import Overloaded, ProblemError, SessionClosed
 from sdcp.machines import inputs
 from sdcp.machines.effects import Refuse, Reply, SendOpen, SendPolicy
 from sdcp.machines.profiles import Profiles
@@ -18,6 +18,8 @@ from sdcp.messages.contract import Contract, Sampling
 from sdcp.messages.session import Policy, SessionState
 
 MOST_AHEAD = 64  # rounds by which a change is put off at most
+
+MOST_WAITING = 64  # changes of a session that no verifier has answered yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class Changing(Stepping):
     def _changed(self, event: inputs.ProfileChanged) -> Effects:
         if self._step is Step.ENDED:
             return [Refuse(event.request, _over())]
+        if len(self._changes) >= MOST_WAITING:
+            return [Refuse(event.request, Overloaded("Too many changes of the profile are on their way; try later."))]
         exact = event.from_round is not None
         self._changes.append(_Change(event.request, event.sampling, event.from_round or 0, exact))
         waiting = self._step is Step.CHOOSING_DRAFTER and self._pausing
@@ -67,7 +71,7 @@ class Changing(Stepping):
 
     def _policy_taken(self, state: SessionState) -> Effects:
         policy, change = self._awaited.message, self._changes.pop(0)
-        self._profiles.accept(policy)
+        self._profiles.accept(policy, state.round)
         reply = [] if change.request is None else [Reply(change.request, policy)]
         return reply + self._policies_done()
 

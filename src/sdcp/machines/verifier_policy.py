@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from sdcp.messages.contract import Sampling
 
+MOST_PENDING = 64
+"""Updates of one session that wait for their rounds."""
+
 
 class Profiles:
     """The sampling profiles of a session: of updates with from_round <= k, the last received rules round k (D21).
@@ -13,6 +16,10 @@ class Profiles:
 
     def __init__(self, profile: Sampling) -> None:
         self._updates: list[tuple[int, Sampling]] = [(0, profile)]
+
+    def room_for(self, from_round: int, current: int) -> bool:
+        """Whether an update from `from_round`, later than the current round, may wait with those that it leaves."""
+        return sum(current < update[0] < from_round for update in self._updates) < MOST_PENDING
 
     def update(self, from_round: int, profile: Sampling) -> None:
         """Take the latest received update; `from_round` is at least 1."""

@@ -174,6 +174,10 @@ class Serving:
         current = self._rounds.current.number if self._rounds.current else self._committed.round
         if given.message.from_round <= current:
             raise Conflict(f"The current round is {current}; from_round must be greater.")
+        if not self._profiles.room_for(given.message.from_round, current):
+            raise Conflict(
+                "As many changes of the profile wait for their rounds as this verifier keeps; send it later."
+            )
         self._profiles.update(given.message.from_round, given.message.sampling)
         self._effects.append(Reply(given.request, self.state))
 

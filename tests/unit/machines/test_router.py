@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sdcp import errors
 from sdcp.machines import effects as fx
 from sdcp.machines import inputs
+from sdcp.machines.profiles import Profiles
 from sdcp.machines.router import Patience
 from sdcp.machines.router_steps import REMINDER
 from sdcp.messages.contract import Action, Sampling
@@ -386,6 +389,32 @@ def test_profiles_asked_for_at_any_time_are_sent_in_order() -> None:
         (5, COLD),
     ]
     assert bench.all_done(fx.SendAssignment)[-1].message.sampling == COLD
+
+
+def test_changes_that_no_verifier_answers_do_not_pile_up() -> None:
+    bench = Bench()
+    bench.start()
+    for _ in range(64):
+        bench.change(HOT)
+    assert isinstance(bench.answer_to(bench.change(COLD)), errors.Overloaded)
+    bench.run()
+    assert len(bench.all_done(fx.SendPolicy)) == 64
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), max_size=30))
+def test_profiles_that_no_later_round_can_have_are_forgotten(changes: list[tuple[int, int]]) -> None:
+    """D21, against the plain twin that keeps everything; what is kept is bounded by what is pending."""
+    profiles, received, round_ = Profiles(), [], 0
+    for ahead, rounds in changes:
+        policy = Policy(session=SESSION, from_round=round_ + ahead, sampling=Sampling(seed=len(received)))
+        profiles.accept(policy, round_)
+        received.append(policy)
+        round_ += rounds
+        told = profiles.after(SESSION, round_)
+        for number in range(round_ + 1, round_ + 12):
+            wanted = [each.sampling for each in received if each.from_round <= number][-1:]
+            assert [each.sampling for each in told if each.from_round <= number][-1:] == wanted
+        assert len(told) <= 10
 
 
 def test_a_profile_is_taken_while_the_session_waits_for_a_drafter() -> None:

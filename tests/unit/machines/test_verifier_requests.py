@@ -183,6 +183,20 @@ def test_after_resume_the_router_tells_the_profile_in_force_before_the_drafter()
     assert profile_of(world) == Sampling(top_k=3)
 
 
+@pytest.mark.decision("D3")
+def test_not_more_than_64_updates_wait_for_their_rounds() -> None:
+    """One that makes others void needs no room, and a round that begins gives room."""
+    world = World().started()
+    for number in range(64):
+        assert world.told(world.policy(number + 2, seed=number)).round == 0
+    assert isinstance(world.refusal(world.policy(99, top_k=1)), errors.Conflict)
+    assert world.told(world.policy(65, top_k=1)).round == 0
+    assert isinstance(world.refusal(world.policy(99, top_k=1)), errors.Conflict)
+    world.play((4,))
+    world.play((4,))
+    assert world.told(world.policy(99, top_k=2)).round == 2
+
+
 def test_an_ended_session_takes_no_policy() -> None:
     world = World(contract=replace(CONTRACT, max_new=2)).started()
     world.play((4,))
