@@ -11,7 +11,9 @@ Not here: what the roles do, and deployment on more than one machine.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
+import os
 import signal
 import socket
 import sys
@@ -132,6 +134,7 @@ class Fleet:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._deaths: dict[str, int] = {}
         self._api = plan.api
+        self._lock: int | None = None
 
     @property
     def api_url(self) -> str:
@@ -139,9 +142,24 @@ class Fleet:
         return f"http://{self._api}"
 
     def prepare(self) -> None:
-        """Write certificates and settings. Raises ConfigurationError."""
+        """Write certificates and settings. Raises ConfigurationError, also when the folder is another fleet's now."""
+        try:
+            (self.directory / "logs").mkdir(parents=True, exist_ok=True)
+            self._own()
+            self._write()
+        except OSError as fault:
+            raise ConfigurationError(f"{self.directory}: cannot be used: {fault.strerror or fault}") from None
+
+    def _own(self) -> None:
+        """A second fleet would write its certificates, ports and settings over those of the first."""
+        self._lock = os.open(self.directory / "fleet.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(f"{self.directory}: another `sdcp up` is using this folder") from None
+
+    def _write(self) -> None:
         certs = self.directory / "certs"
-        (self.directory / "logs").mkdir(parents=True, exist_ok=True)
         init_authority(certs)
         ports = self._ports()
         host, _, port = self.plan.api.rpartition(":")
@@ -188,6 +206,9 @@ class Fleet:
         """SIGTERM to everything that was started, front first, so that each can still tell its peers; then SIGKILL."""
         for role in reversed(ROLES):
             await _end([process for name, process in self._processes.items() if name.partition("-")[0] == role])
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     async def _revive(self, name: str) -> None:
         self._deaths[name] = self._deaths.get(name, 0) + 1
