@@ -192,15 +192,23 @@ class Fleet:
         return 1
 
     async def watch(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set: start again what dies."""
-        while not stop.is_set():
-            ends = {asyncio.ensure_future(process.wait()): name for name, process in self._processes.items()}
-            stopped = asyncio.ensure_future(stop.wait())
-            done, pending = await asyncio.wait({*ends, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            for task in pending:
-                task.cancel()
+        """Until `stop` is set: start again what dies. Raises ConfigurationError when that does not help."""
+        stopped = asyncio.ensure_future(stop.wait())
+        keeping = {asyncio.create_task(self._keep(member)) for member in self._members}
+        try:
+            done, _ = await asyncio.wait({stopped, *keeping}, return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopped}:
-                await self._revive(ends[task])
+                task.result()
+        finally:
+            for task in (stopped, *keeping):
+                task.cancel()
+            await asyncio.gather(stopped, *keeping, return_exceptions=True)
+
+    async def _keep(self, member: Member) -> None:
+        """Each on its own: a model that takes minutes to load keeps nobody else from being started again."""
+        while True:
+            await self._processes[member.name].wait()
+            await self._revive(member)
 
     async def stop(self) -> None:
         """SIGTERM to everything that was started, front first, so that each can still tell its peers; then SIGKILL."""
@@ -210,12 +218,13 @@ class Fleet:
             os.close(self._lock)
             self._lock = None
 
-    async def _revive(self, name: str) -> None:
+    async def _revive(self, member: Member) -> None:
+        name = member.name
         self._deaths[name] = self._deaths.get(name, 0) + 1
         if self._deaths[name] > RESTARTS:
             raise ConfigurationError(f"{name} ended {RESTARTS + 1} times; see {self._log(name)}")
         console.print(f"{name} ended; starting it again (its log: {self._log(name)})")
-        await self._start(next(member for member in self._members if member.name == name))
+        await self._start(member)
 
     async def _start(self, member: Member) -> None:
         with self._log(member.name).open("ab") as log:
