@@ -31,6 +31,7 @@ check: setup
 	$(BIN)/lint-imports
 
 test: check
+	@$(BIN)/sdcp models fetch demo
 	$(BIN)/sdcp vectors tests/data/vectors/*.json
 	$(BIN)/pytest -q
 

@@ -74,7 +74,7 @@ def _fault(row: NDArray[np.float32], token: int) -> str | None:
     total = float(row.sum(dtype=np.float64))
     if not abs(total - 1) <= SUM_TOLERANCE:
         return f"sums to {total:.6g}, not to 1 within {SUM_TOLERANCE:g}"
-    # By its bits: a library that makes the processor flush denormals would otherwise turn the smallest values into zero.
+    # By its bits: where a library makes the processor flush denormals, the smallest values would compare as zero.
     if not int(row[token : token + 1].view(np.uint32)[0]) & 0x7FFFFFFF:
         return f"gives its own token {token} probability zero, so the token was not sampled from it"
     return None
