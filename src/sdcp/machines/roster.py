@@ -79,7 +79,11 @@ class Roster:
         self._moved: list[Lost] = []
 
     def report(self, status: Status, now_ms: int) -> Entry:
-        """Take a status in, received at `now_ms`. What it lacks comes from configuration (D7)."""
+        """Take a status in, received at `now_ms`. What it lacks comes from configuration (D7).
+
+        An instance without a base URI can serve nobody and is not kept, and of several names of one base URI only the
+        last: so a peer takes up as much room as its certificate has URIs, whatever names and times it reports.
+        """
         known = self._known.get(status.instance, Known())
         entry = Entry(
             status,
@@ -91,8 +95,19 @@ class Roster:
         before = self._entries.get(status.instance)
         if before is not None and before.base is not None and before.base != entry.base:
             self._moved.append(Lost(before.status.role, before.base))
+        if entry.base is None:
+            self._entries.pop(status.instance, None)
+            return entry
+        self._forget_names(status, entry.base)
         self._entries[status.instance] = entry
         return entry
+
+    def _forget_names(self, status: Status, base: str) -> None:
+        at_base = [
+            name for name, entry in self._entries.items() if (entry.status.role, entry.base) == (status.role, base)
+        ]
+        for name in at_base:
+            del self._entries[name]
 
     def base_of(self, status: Status) -> str | None:
         """Return the base URI that a status is about, by itself or by configuration (D7)."""

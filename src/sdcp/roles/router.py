@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from sdcp.errors import (
@@ -178,6 +178,8 @@ class RouterRole:
         if parameters["instance"] != status.instance:
             raise InvalidContent("The status is of another instance than its path says.")
         self._check_reporter(status, request.peer)
+        if status.base is not None:  # one spelling, since nobody but us compares it (D9)
+            status = replace(status, base=normalize_uri(status.base).rstrip("/"))
         entry = self._roster.report(status, self._now_ms())
         if entry.base is not None and status.role == VERIFIER:
             self._reported.set()

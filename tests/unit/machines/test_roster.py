@@ -153,6 +153,18 @@ def test_an_instance_that_moved_is_lost_at_its_old_address_only() -> None:
     assert choose(made) == "https://elsewhere"
 
 
+@pytest.mark.decision("D7")
+def test_a_peer_cannot_fill_the_table_with_names() -> None:
+    """Who may report is decided by the base URI (D10): names and times to live are anybody's choice."""
+    made = Roster()
+    for number in range(50):
+        made.report(status(f"n{number}", base="https://one", ttl_ms=2**60), 0)
+        made.report(status(f"b{number}", base=None, ttl_ms=2**60), 0)
+        made.report(status("moves", base=f"https://m{number}", ttl_ms=2**60), 0)
+    assert [entry.status.instance for entry in made.alive(1)] == ["moves", "n49"]
+    assert {each.base for each in made.lost(1)} == {f"https://m{number}" for number in range(49)}
+
+
 def test_a_base_uri_under_another_name_is_not_lost() -> None:
     made = roster(status("old", base="https://same"))
     made.report(status("new", base="https://same"), 900)
