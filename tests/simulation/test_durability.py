@@ -7,8 +7,7 @@ holds raises there.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
@@ -19,10 +18,10 @@ from sdcp.messages.contract import Action, ContractSampling
 from sdcp.testing.engines import contract_for, plain_greedy
 from sdcp.testing.network import Faults
 from sdcp.testing.pair import Pair, Setting, Upheavals
-from tests.simulation.conftest import Models
+from tests.simulation.conftest import Models, V
 
 PROMPT = (4, 9)
-MAX_NEW = 14
+MAX_NEW = 12
 
 
 @dataclass(frozen=True)
@@ -61,11 +60,9 @@ def plain(pair: Pair) -> tuple[int, ...]:
     return tuple(pair.setting.plain)
 
 
-def crashed(models: Models, shape: Shape, **more: int) -> Iterator[Pair]:
-    """The world of a shape, once for each boundary between two effects of its verifiers, at which the verifier dies."""
-    boundaries = world(models, shape).run().boundaries
-    for boundary in range(1, boundaries + 1):
-        yield world(models, shape, crash_at=boundary, **more)
+def boundaries(models: Models, shape: Shape) -> range:
+    """The ends of all effects that the verifiers of such a session carry out."""
+    return range(1, world(models, shape).run().boundaries + 1)
 
 
 @pytest.mark.requirement(
@@ -77,8 +74,8 @@ def crashed(models: Models, shape: Shape, **more: int) -> Iterator[Pair]:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_verifier_that_dies_at_any_moment_changes_nothing(models: Models, shape: Shape, verifiers: int) -> None:
     epochs = set()
-    for pair in crashed(models, shape, verifiers=verifiers):
-        pair.run()
+    for boundary in boundaries(models, shape):
+        pair = world(models, shape, verifiers=verifiers, crash_at=boundary).run()
         assert pair.output == plain(pair)
         assert pair.front_end.finish is Action.FINISH
         epochs.add(pair.router.machine.epoch)
@@ -94,7 +91,7 @@ def test_the_same_in_any_order_with_answers_lost(models: Models, shape: Shape) -
     """What a dead verifier has sent may still arrive: before the fence, after it, twice, or never."""
     faults = Faults(lost=0.05, late=0.1, twice=0.1, unanswered=0.1)
     ends = set()
-    for boundary, _ in enumerate(crashed(models, shape), start=1):
+    for boundary in boundaries(models, shape):
         pair = world(models, shape, verifiers=2, luck=Random(boundary), faults=faults, crash_at=boundary).run()
         ends.add(pair.front_end.finish)
         assert pair.output == plain(pair)[: len(pair.output)]
@@ -135,6 +132,25 @@ def test_a_verifier_taken_for_dead_commits_nothing_after_the_fence(models: Model
         assert pair.output == plain(pair)
         fenced += [_phase(pair, 1)]
     assert Phase.FENCED in fenced
+
+
+@pytest.mark.requirement("S6.9-drafter-expired", "S6.9-new-drafter-starts", "S6.9-failed-drafter-rejected")
+@pytest.mark.requirement("S6.1-latest-assignment-only", "S6.1-verifier-informed-first")
+@pytest.mark.decision("D28")
+@pytest.mark.parametrize("crash", [False, True], ids=["taken for dead", "dead"])
+@pytest.mark.parametrize("name", ["greedy", "with rows"])
+def test_a_change_of_drafter_at_any_moment_changes_nothing(models: Models, name: str, crash: bool) -> None:
+    (shape,) = (replace(each, drafters=("noisy", "guesses")) for each in SHAPES if each.name == name)
+    for moment in range(world(models, shape).run().steps):
+        pair = world(models, shape)
+        for _ in range(moment):
+            pair.step()
+        (pair.crash_drafter if crash else pair.change_drafter)()
+        pair.run()
+        assert pair.output == plain(pair)
+        assert pair.router.machine.epoch == 1
+        pair.settle()
+        assert not [ref for ref in pair.store.objects if len(pair.store.objects[ref]) >= 4 * V], "rows are left"
 
 
 def _phase(pair: Pair, epoch: int) -> Phase | None:

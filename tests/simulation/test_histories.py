@@ -20,7 +20,7 @@ from tests.simulation.conftest import Models, V
 
 NAMES = ("same", "noisy", "half", "lookup", "mixed", "guesses", "contrary")
 RUNGS = (Action.REDUCE, Action.SWITCH, Action.SELF_DECODE)
-TROUBLED = 700
+TROUBLED = 500
 """Steps until the faults stop; most sessions have not ended by then."""
 
 

@@ -148,7 +148,7 @@ class Pair:
             self._looked = True
             self.router.look()
             return True
-        self._looked = self._looked and self.agenda.idle and not self._looked
+        self._looked = False
         happened = self.agenda.step()
         if self.setting.watched:
             self._check()
