@@ -180,13 +180,14 @@ class _Reading:
         self._unattended_s = unattended_s
         self._sleep = sleep
         self._heard = self._progress = 0.0  # when somebody looked after us last; when a token came last
+        self._left_behind = False  # the session ended elsewhere, and its verifier does not know
 
     async def deliveries(self) -> AsyncGenerator[Delivery]:
         """Yield what is new until the session has ended. Raises Overloaded when patience is over."""
         loop = asyncio.get_running_loop()
         self._heard = self._progress = loop.time()
         while True:
-            output = await self._read()
+            output = None if self._left_behind else await self._read()
             delivery = self._new(output) if output is not None else await self._relocate()
             if delivery is not None and (delivery.tokens or delivery.finish is not None):
                 self._heard = self._progress = loop.time()
@@ -214,17 +215,27 @@ class _Reading:
             raise Overloaded("Neither the verifier nor the router can say how the request stands; it is given up.")
 
     async def _known(self) -> bool | None:
-        """Ask the router whether it still has the request; None: it does not say."""
+        """Ask the router whether it still has the request; None: it does not say.
+
+        A verifier that was taken for dead, and is idle, never learns of the fence and answers with nothing for ever:
+        so where the router says that the session has moved on, we follow it.
+        """
         target = url(self._router, "requests/{id}", encode_id(self._request))
         try:
-            await self._peers.ask(
+            location = await self._peers.ask(
                 "GET", target, Location, role=ROUTER, headers=(("prefer", "wait=0"),), deadline_s=WAIT_S
             )
         except RefusedError as refusal:
             return False if refusal.error.status == 404 else None
         except UnansweredError:
             return None
+        self._follow(location)
         return True
+
+    def _follow(self, location: Location) -> None:
+        self._left_behind = location.ended is not None
+        if location.epoch > self._epoch:
+            self._location, self._epoch = location, location.epoch
 
     async def _read(self) -> Output | None:
         """Ask the verifier for what follows; None: it has nothing for us any more."""
@@ -272,6 +283,7 @@ class _Reading:
             tokens = location.tokens[self._index :]
             self._index += len(tokens)
             return Delivery(tokens, location.epoch, location.ended)
+        self._left_behind = False
         if location.epoch >= self._epoch:
             self._location, self._epoch = location, location.epoch
         await self._sleep(PAUSE_S)

@@ -188,6 +188,17 @@ async def test_a_session_that_stands_still_is_waited_for_while_the_router_may_kn
     assert tokens_of(await read(peers, unattended_s=-1.0)) == TOKENS
 
 
+@pytest.mark.requirement("S6.9-older-output-discarded")
+@pytest.mark.decision("D30")
+async def test_a_session_that_moved_while_its_old_verifier_sits_idle_is_followed() -> None:
+    """Taken for dead though it lives, it never learns of the fence and would answer with nothing for ever."""
+    moved = Peers(at(V1), output(0, 3), output(3, 3), at(V2, 2), last(3, 2))
+    assert tokens_of(await read(moved, unattended_s=-1.0)) == TOKENS
+    ended = at(V1, 2, ended=Action.FINISH, tokens=TOKENS)
+    over = Peers(at(V1), output(0, 3), output(3, 3), at(V1, 2, ended=Action.FINISH), ended)
+    assert tokens_of(await read(over, unattended_s=-1.0)) == TOKENS
+
+
 async def test_without_tokens_and_without_a_router_patience_ends_too() -> None:
     peers = Peers(at(V1), output(0, 0), LOST)
     with pytest.raises(errors.Overloaded, match="Neither"):
