@@ -125,12 +125,12 @@ class RemoteCache:
 
     async def release(self, lease: str) -> None:
         """See `Cache.release`."""
-        for prefix in self._leased.get(lease, self._prefixes[:1]):
+        # Forgotten whether or not the cache answers: a lease that cannot be given back ends by time.
+        for prefix in self._leased.pop(lease, self._prefixes[:1]):
             target = url(prefix, "leases/{lease}", lease)
             answer = await self._call("DELETE", target, idempotent=True)
             if answer.status not in (204, 404):
                 raise _unavailable(target, answer)
-        self._leased.pop(lease, None)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 

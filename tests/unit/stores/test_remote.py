@@ -180,6 +180,18 @@ async def test_a_lease_over_two_caches_is_all_or_nothing_too(site):
     assert [store.figures()["leases"] for store in stores] == [0, 0]
 
 
+async def test_leases_that_cannot_be_given_back_are_not_remembered(site):
+    """A drafter takes one for every round: while the cache is away they must not pile up."""
+    remote = await site.remote(await site.server(answering(503)))
+    ref = f"{remote.new_log('x').rpartition('/logs/')[0]}/objects/o1"
+    for number in range(3):
+        with pytest.raises(StoreUnavailableError):
+            await remote.lease(f"l{number}", [ref], 1000)
+        with pytest.raises(StoreUnavailableError):
+            await remote.release(f"l{number}")
+    assert not remote._leased
+
+
 async def test_what_a_prefix_may_be(site):
     server = await site.server(answering(200))
     client_of = await site.remote(server)
