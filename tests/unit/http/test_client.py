@@ -442,7 +442,7 @@ async def test_many_first_requests_share_one_connection(serving: Callable) -> No
     async with serving(echo) as (server, client, base):
         first = asyncio.create_task(client.request("POST", base, body=b"x"))
         second = asyncio.create_task(client.request("POST", base, body=b"y"))
-        while not client._pool._connecting:  # noqa: ASYNC110 - one turn of the loop, not a wait
+        while not client._pool._connecting:
             await asyncio.sleep(0)
         first.cancel()  # does not take the connection away from the other
         assert (await second).body == b"y"
@@ -511,7 +511,7 @@ async def test_requests_that_wait_for_a_turn_can_be_cancelled(serving: Callable)
         second = asyncio.create_task(client.request("GET", base))
         third = asyncio.create_task(client.request("GET", base))
         (connection,) = client._pool._all
-        while len(connection._waiting) < 2:  # noqa: ASYNC110 - one turn of the loop, not a wait
+        while len(connection._waiting) < 2:
             await asyncio.sleep(0)
         second.cancel()
         first.cancel()
