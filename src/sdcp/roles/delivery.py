@@ -32,7 +32,8 @@ SUBMIT_S = 150.0  # the router answers when a verifier has computed the prompt
 WAIT_S = 5  # of one long poll: a verifier that vanished without a word is noticed that soon
 GRACE_S = 3.0
 PAUSE_S = 0.1
-UNATTENDED_S = 15.0  # without a token, before the router is asked whether it still looks after the request
+STILL_S = 4.0  # without a token, before the router is asked whether the verifier still is the right one
+UNATTENDED_S = 15.0  # without a token, before a request that the router has lost is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,50 +193,53 @@ class _Reading:
             if delivery is not None and (delivery.tokens or delivery.finish is not None):
                 self._heard = self._progress = loop.time()
             else:
-                await self._check_attended(served=delivery is not None)
+                delivery = await self._look_around(served=delivery is not None) or delivery
             if delivery is not None:
                 yield delivery
                 if delivery.finish is not None:
                     return
 
-    async def _check_attended(self, *, served: bool) -> None:
+    async def _look_around(self, *, served: bool) -> Delivery | None:
         """Nothing new has come. Raises Overloaded when nothing will.
 
-        A session that waits for a drafter answers its readers for ever: that alone is no sign that it goes on.
-        `served`: a verifier holds it; then all is well as long as the router knows the request too.
+        An answer without tokens is no sign that the session goes on: one that waits for a drafter answers its readers
+        for ever, and so does a verifier that was fenced while it slept, since it notices with its next append alone.
+        `served`: a verifier answers; then all is well as long as the router sends us to the same one.
         """
         now = asyncio.get_running_loop().time()
-        if now - self._progress > self._unattended_s:
-            known = await self._known()
-            if known is False:
-                raise Overloaded("The router has lost the request, and no token comes any more; it is given up.")
-            if known and served:
-                self._heard = now
+        still_s = now - self._progress
+        if still_s > min(STILL_S, self._unattended_s):
+            try:
+                location = await self._ask_router("", wait_s=0)
+            except RefusedError as refusal:
+                if refusal.error.status == 404 and still_s > self._unattended_s:
+                    lost = "The router has lost the request, and no token comes any more; it is given up."
+                    raise Overloaded(lost) from None
+            except UnansweredError:
+                pass
+            else:
+                self._heard = now if served else self._heard
+                self._follow(location)
+                if location.ended is not None:
+                    return await self._relocate()
         if now - self._heard > self._patience_s:
             raise Overloaded("Neither the verifier nor the router can say how the request stands; it is given up.")
-
-    async def _known(self) -> bool | None:
-        """Ask the router whether it still has the request; None: it does not say.
-
-        A verifier that was taken for dead, and is idle, never learns of the fence and answers with nothing for ever:
-        so where the router says that the session has moved on, we follow it.
-        """
-        target = url(self._router, "requests/{id}", encode_id(self._request))
-        try:
-            location = await self._peers.ask(
-                "GET", target, Location, role=ROUTER, headers=(("prefer", "wait=0"),), deadline_s=WAIT_S
-            )
-        except RefusedError as refusal:
-            return False if refusal.error.status == 404 else None
-        except UnansweredError:
-            return None
-        self._follow(location)
-        return True
+        return None
 
     def _follow(self, location: Location) -> None:
-        self._left_behind = location.ended is not None
-        if location.epoch > self._epoch:
+        if location.epoch >= self._epoch:
             self._location, self._epoch = location, location.epoch
+
+    async def _ask_router(self, query: str, *, wait_s: int) -> Location:
+        """Where is the request served? Raises RefusedError or UnansweredError."""
+        return await self._peers.ask(
+            "GET",
+            url(self._router, "requests/{id}", encode_id(self._request)) + query,
+            Location,
+            role=ROUTER,
+            headers=(("prefer", f"wait={wait_s}"),),
+            deadline_s=wait_s + GRACE_S,
+        )
 
     async def _read(self) -> Output | None:
         """Ask the verifier for what follows; None: it has nothing for us any more."""
@@ -266,16 +270,8 @@ class _Reading:
 
     async def _relocate(self) -> Delivery | None:
         """Ask the router who serves us now (D30, D33); a session that has ended may come with all its tokens."""
-        path = url(self._router, "requests/{id}", encode_id(self._request))
         try:
-            location = await self._peers.ask(
-                "GET",
-                f"{path}?epoch={self._epoch}",
-                Location,
-                role=ROUTER,
-                headers=(("prefer", f"wait={WAIT_S}"),),
-                deadline_s=WAIT_S + GRACE_S,
-            )
+            location = await self._ask_router(f"?epoch={self._epoch}", wait_s=WAIT_S)
         except (RefusedError, UnansweredError):
             await self._sleep(PAUSE_S)
             return None
@@ -284,7 +280,6 @@ class _Reading:
             self._index += len(tokens)
             return Delivery(tokens, location.epoch, location.ended)
         self._left_behind = False
-        if location.epoch >= self._epoch:
-            self._location, self._epoch = location, location.epoch
+        self._follow(location)
         await self._sleep(PAUSE_S)
         return None

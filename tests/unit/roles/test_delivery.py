@@ -199,6 +199,28 @@ async def test_a_session_that_moved_while_its_old_verifier_sits_idle_is_followed
     assert tokens_of(await read(over, unattended_s=-1.0)) == TOKENS
 
 
+@pytest.mark.requirement("S6.9-fence-first")
+@pytest.mark.decision("D33")
+async def test_a_verifier_that_slept_through_its_fencing_keeps_no_reader() -> None:
+    """It answers with nothing and its old epoch, for ever: it would notice the fence with an append alone."""
+    peers = Peers(at(V1), output(0, 3), output(3, 3), at(V2, 2), output(3, 6, 2), last(6, 2))
+    deliveries = await read(peers, unattended_s=-1.0)
+    assert tokens_of(deliveries) == TOKENS
+    assert peers.asked[3][1].startswith(f"{R1}/requests/")
+    assert "?" not in peers.asked[3][1]  # nothing is wrong with the epoch that we know of
+    assert peers.asked[4][1].startswith(f"{V2}/sessions/")
+
+
+@pytest.mark.decision("D33")
+async def test_what_ended_elsewhere_meanwhile_comes_from_the_router() -> None:
+    ended, whole = at(V2, 2, ended=Action.FINISH), at(V2, 2, ended=Action.FINISH, tokens=TOKENS)
+    peers = Peers(at(V1), output(0, 3), output(3, 3), ended, whole)
+    deliveries = await read(peers, unattended_s=-1.0)
+    assert tokens_of(deliveries) == TOKENS
+    assert deliveries[-1].finish == Action.FINISH
+    assert peers.asked[4][1].endswith("?epoch=2")
+
+
 async def test_without_tokens_and_without_a_router_patience_ends_too() -> None:
     peers = Peers(at(V1), output(0, 0), LOST)
     with pytest.raises(errors.Overloaded, match="Neither"):
