@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -61,6 +62,14 @@ class System(Fleet):
         """SIGKILL, as a power cut would."""
         self._processes[name].kill()
 
+    def pause(self, name: str) -> None:
+        """SIGSTOP: it is there, its sockets too, and it does nothing; until `resume`."""
+        self._processes[name].send_signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT: it goes on where it was, and knows nothing of what happened meanwhile."""
+        self._processes[name].send_signal(signal.SIGCONT)
+
     async def end(self) -> None:
         """Stop everything."""
         self._stop.set()
@@ -70,14 +79,20 @@ class System(Fleet):
 
 
 @pytest.fixture
-async def system(tmp_path: Path) -> AsyncIterator[System]:
-    """Cache, router, verifier, two drafters (one good, one random) and gateway, each its own process."""
+def verifiers() -> int:
+    """How many there are; a test may ask for more."""
+    return 1
+
+
+@pytest.fixture
+async def system(tmp_path: Path, verifiers: int) -> AsyncIterator[System]:
+    """Cache, router, verifiers, two drafters (one good, one random) and gateway, each its own process."""
     logits = cycle(1)
     tables = {"target": logits, "near": near(logits, 2), "random": cycle(3)}
     for name, table in tables.items():
         write_bigram(tmp_path / f"{name}.safetensors", table)
     plan = Plan(
-        targets=(tmp_path / "target.safetensors",),
+        targets=(tmp_path / "target.safetensors",) * verifiers,
         drafts=(str(tmp_path / "near.safetensors"), str(tmp_path / "random.safetensors")),
         directory=tmp_path / "fleet",
         prompt=None,

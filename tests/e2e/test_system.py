@@ -63,6 +63,49 @@ async def test_nothing_is_lost_when_a_process_is_killed_in_mid_stream(system: Sy
     assert tokens_of(text) == plain_greedy(system.logits, PROMPT, LONG)
 
 
+@pytest.mark.requirement("S6.9-fence-first", "S6.9-older-output-discarded")
+@pytest.mark.parametrize("verifiers", [2])
+async def test_a_verifier_that_sleeps_through_its_fencing_holds_nobody_up(system: System) -> None:
+    """It is paused for longer than its status lasts, and for less than its readers' patience."""
+    expected = plain_greedy(system.logits, PROMPT, LONG)
+    texts = ["", ""]
+
+    async def one(number: int) -> None:
+        async for piece in streamed(client_of(system), LONG):
+            texts[number] += piece
+
+    async with asyncio.timeout(100), asyncio.TaskGroup() as streams:  # one of them at each verifier, or both at one
+        for number in range(2):
+            streams.create_task(one(number))
+        while not all(len(text.split()) > 50 for text in texts):
+            await asyncio.sleep(0.01)
+        for name in ("verifier-1", "verifier-2"):
+            system.pause(name)
+            await asyncio.sleep(5)
+            system.resume(name)
+            if name == "verifier-1":
+                await asyncio.sleep(4)
+    assert [tokens_of(text) for text in texts] == [expected] * 2
+
+
+@pytest.mark.decision("D33")
+async def test_a_router_that_lost_its_memory_costs_a_clear_error_at_the_worst(system: System) -> None:
+    """Its sessions run on at their verifier; one that needs another drafter gets none, and must not hang."""
+    text, killed, said = "", False, ""
+    expected = plain_greedy(system.logits, PROMPT, LONG)
+    try:
+        async with asyncio.timeout(60):
+            async for piece in streamed(client_of(system), LONG):
+                text += piece
+                if not killed and len(text.split()) > 20:
+                    killed = True
+                    system.kill("router")
+    except openai.APIError as error:
+        said = error.message
+    assert tokens_of(text) == expected[: len(tokens_of(text))]
+    assert len(tokens_of(text)) == LONG or "router has lost the request" in said
+
+
 async def test_a_client_that_goes_away_stops_its_session(system: System) -> None:
     stream = streamed(client_of(system), 10**6)
     await anext(stream)
