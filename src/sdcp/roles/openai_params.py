@@ -5,6 +5,9 @@ nothing (`n: 1`, `frequency_penalty: 0`, `logprobs: false`). Whoever gets an ans
 
 `top_k`, `stop_token_ids`, `ignore_eos` and `return_token_ids` are extensions known from other servers. Temperature and
 top-p reach SDCP in thousandths (4.1), rounded. Rule 1 is used at temperature 0, rule 2 otherwise.
+
+`seed` fixes the verifier's draws (6.4), which depend on the session's identifier and on what the drafters propose too:
+the same seed twice has the same distribution, not the same text.
 """
 
 from __future__ import annotations
