@@ -291,7 +291,10 @@ def generate(
     temperature: Annotated[float | None, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = None,
     top_p: Annotated[float | None, typer.Option("--top-p", min=0.0, max=1.0)] = None,
     top_k: Annotated[int | None, typer.Option("--top-k", min=0)] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0)] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", min=0, help="Of the verifier's draws; the drafter's own are not fixed by it."),
+    ] = None,
     rule: Annotated[str, typer.Option("--rule", help="greedy or sampling.")] = "greedy",
     raw: Annotated[bool, typer.Option("--raw", help="Complete the text; no chat template.")] = False,
     gateway_url: Annotated[
@@ -302,7 +305,7 @@ def generate(
 ) -> None:
     """Stream an answer through the gateway, then print what speculation gained.
 
-    Example: sdcp generate "Why is the sky blue?" --max-tokens 64 --rule sampling --temperature 0.7 --seed 1
+    Example: sdcp generate "Why is the sky blue?" --max-tokens 64 --rule sampling --temperature 0.7
     """
     from sdcp.generate import Ask, run
 
