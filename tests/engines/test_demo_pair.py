@@ -20,7 +20,9 @@ TOP_K = 6
 PROFILE = Sampling(temperature_milli=1500, top_k=TOP_K)
 ROUNDS, BATCH = 600, 40
 BOUND = 25.7  # chi-square with 5 degrees of freedom: exceeded by chance once in 10,000
-PROMPT = "<|im_start|>user\nName an animal.<|im_end|>\n<|im_start|>assistant\nA"
+PROMPT = (
+    "<|im_start|>user\nWrite a short story about a robot.<|im_end|>\n<|im_start|>assistant\n"  # where both have ideas
+)
 
 pytestmark = pytest.mark.skipif(not TARGET.exists(), reason="run `sdcp models fetch demo` (make test does)")
 
