@@ -31,6 +31,7 @@ app.add_typer(ca, name="ca")
 app.add_typer(models, name="models")
 
 Config = Annotated[Path, typer.Option("--config", metavar="FILE", help="Settings (TOML, docs/configuration.md).")]
+UntilStdinEnds = Annotated[bool, typer.Option("--until-stdin-ends", help="Stop when standard input ends.")]
 LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
 
 
@@ -74,7 +75,7 @@ def _options(
 # ---- roles ----------------------------------------------------------------------------------------------------------
 
 
-def _serve(role: str, config: Path, log_level: str) -> None:
+def _serve(role: str, config: Path, log_level: str, until_stdin_ends: bool) -> None:
     from importlib import import_module
 
     from sdcp.roles import config as settings
@@ -83,52 +84,52 @@ def _serve(role: str, config: Path, log_level: str) -> None:
     if log_level not in ("debug", "info", "warning", "error"):
         raise ConfigurationError(f"--log-level {log_level}: must be debug, info, warning or error")
     loaded = settings.load(config, getattr(settings, f"{role.capitalize()}Settings"))
-    run(loaded, import_module(f"sdcp.roles.{role}").make, log_level=log_level)
+    run(loaded, import_module(f"sdcp.roles.{role}").make, log_level=log_level, until_stdin_ends=until_stdin_ends)
 
 
 @app.command()
-def verifier(config: Config, log_level: LogLevel = "info") -> None:
+def verifier(config: Config, log_level: LogLevel = "info", until_stdin_ends: UntilStdinEnds = False) -> None:
     """Serve a verifier: the only party that commits output. Prints `ready <base URI>` when it serves.
 
     Example: sdcp verifier --config verifier.toml
     """
-    _serve("verifier", config, log_level)
+    _serve("verifier", config, log_level, until_stdin_ends)
 
 
 @app.command()
-def drafter(config: Config, log_level: LogLevel = "info") -> None:
+def drafter(config: Config, log_level: LogLevel = "info", until_stdin_ends: UntilStdinEnds = False) -> None:
     """Serve a drafter: proposes tokens for the sessions that a router assigns to it.
 
     Example: sdcp drafter --config drafter-1.toml
     """
-    _serve("drafter", config, log_level)
+    _serve("drafter", config, log_level, until_stdin_ends)
 
 
 @app.command()
-def router(config: Config, log_level: LogLevel = "info") -> None:
+def router(config: Config, log_level: LogLevel = "info", until_stdin_ends: UntilStdinEnds = False) -> None:
     """Serve a router: opens sessions at verifiers and assigns them to drafters by load.
 
     Example: sdcp router --config router.toml
     """
-    _serve("router", config, log_level)
+    _serve("router", config, log_level, until_stdin_ends)
 
 
 @app.command()
-def cache(config: Config, log_level: LogLevel = "info") -> None:
+def cache(config: Config, log_level: LogLevel = "info", until_stdin_ends: UntilStdinEnds = False) -> None:
     """Serve a multi-level cache: objects, leases and durable fenced commit logs.
 
     Example: sdcp cache --config cache.toml
     """
-    _serve("cache", config, log_level)
+    _serve("cache", config, log_level, until_stdin_ends)
 
 
 @app.command()
-def gateway(config: Config, log_level: LogLevel = "info") -> None:
+def gateway(config: Config, log_level: LogLevel = "info", until_stdin_ends: UntilStdinEnds = False) -> None:
     """Serve the OpenAI API in front of a router.
 
     Example: sdcp gateway --config gateway.toml
     """
-    _serve("gateway", config, log_level)
+    _serve("gateway", config, log_level, until_stdin_ends)
 
 
 @app.command("config")

@@ -235,7 +235,8 @@ class Fleet:
                 member.role,
                 "--config",
                 str(self._settings_file(member)),
-                stdin=asyncio.subprocess.DEVNULL,
+                "--until-stdin-ends",  # nothing outlives us, not even kill -9
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is ours to pass on, in order

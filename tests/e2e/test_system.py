@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import openai
 import pytest
 
+from sdcp.engines.bigram import write_bigram
 from sdcp.http.client import Client
 from sdcp.http.tls import TlsFiles, client_context
-from tests.e2e.conftest import System, plain_greedy
+from tests.e2e.conftest import System, cycle, plain_greedy
 
 PROMPT = [3, 1, 4]
 LONG = 1500
@@ -140,3 +143,33 @@ async def test_what_cannot_be_honoured_is_refused_by_name(system: System) -> Non
 async def test_no_port_but_loopback_is_open(system: System) -> None:
     for base in [*system.bases.values(), system.api_url]:
         assert re.match(r"https?://127\.0\.0\.1:\d+$", base)
+
+
+async def test_nothing_outlives_the_one_who_started_it(tmp_path: Path) -> None:
+    """`sdcp up` killed with SIGKILL cannot stop anybody: its roles see their standard input end."""
+    write_bigram(tmp_path / "t.safetensors", cycle(1))
+    command = [sys.executable, "-m", "sdcp.cli", "up", "--target", "t.safetensors", "--draft", "t.safetensors"]
+    up = await asyncio.create_subprocess_exec(
+        *command, "--api", "127.0.0.1:0", cwd=tmp_path, stderr=asyncio.subprocess.PIPE
+    )
+    assert up.stderr is not None
+    bases = []
+    async for line in up.stderr:
+        bases += re.findall(rb"https://127\.0\.0\.1:(\d+)", line)
+        if b"Ctrl-C" in line:
+            break
+    up.kill()
+    await up.wait()
+    assert len(bases) == 5
+    for port in bases:
+        while await answers(int(port)):
+            await asyncio.sleep(0.05)
+
+
+async def answers(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True

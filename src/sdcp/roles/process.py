@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -68,13 +69,16 @@ class Context(Generic[S]):
 Make = Callable[[Context[S]], Awaitable[Role]]
 
 
-def run(settings: S, make: Make[S], *, log_level: str = "info") -> None:
-    """Serve one role until a signal says stop. Raises ConfigurationError for what the operator has to mend."""
+def run(settings: S, make: Make[S], *, log_level: str = "info", until_stdin_ends: bool = False) -> None:
+    """Serve one role until a signal says stop. Raises ConfigurationError for what the operator has to mend.
+
+    `until_stdin_ends`: stop also when standard input ends, as a pipe does when whoever started us is gone.
+    """
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_serve(settings, make))
+        runner.run(_serve(settings, make, until_stdin_ends))
 
 
 def tls_files(settings: RoleSettings) -> TlsFiles:
@@ -82,8 +86,10 @@ def tls_files(settings: RoleSettings) -> TlsFiles:
     return TlsFiles(settings.tls.certificate, settings.tls.key, settings.tls.ca)
 
 
-async def _serve(settings: S, make: Make[S]) -> None:
+async def _serve(settings: S, make: Make[S], until_stdin_ends: bool) -> None:
     stop = _stop_on_signals()
+    if until_stdin_ends:
+        _stop_at_end_of(sys.stdin.fileno(), stop)
     files = tls_files(settings)
     metrics = Metrics()
     role = await make(Context(settings, files, _report, metrics))
@@ -139,3 +145,14 @@ def _stop_on_signals() -> asyncio.Event:
 
 def _report(what: str, fault: BaseException) -> None:
     logger.error("%s", what, exc_info=fault)
+
+
+def _stop_at_end_of(descriptor: int, stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def on_input() -> None:
+        if not os.read(descriptor, 4096):
+            loop.remove_reader(descriptor)
+            stop.set()
+
+    loop.add_reader(descriptor, on_input)
