@@ -176,6 +176,10 @@ def test_an_id_without_a_test_is_listed_until_a_test_names_it() -> None:
     assert without_a_test(every) == []
 
 
+def test_every_requirement_has_a_test() -> None:
+    assert without_a_test(marked("requirement")) == []
+
+
 if __name__ == "__main__":
     missing = without_a_test(marked("requirement"))
     print(f"{len(missing)} of {len(REQUIREMENTS)} requirements without a test", *missing, sep="\n  ")
