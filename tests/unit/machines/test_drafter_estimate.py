@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdcp.machines.estimate import TOKEN_WEIGHT, Estimate
+from sdcp.machines.estimate import START_TOKENS, TOKEN_WEIGHT, Estimate, Line
 from sdcp.rules.length import choose_length
 
 ROUNDS = st.lists(st.integers(1, 8).flatmap(lambda m: st.tuples(st.integers(0, m), st.just(m))), max_size=30)
@@ -14,11 +14,13 @@ ROUNDS = st.lists(st.integers(1, 8).flatmap(lambda m: st.tuples(st.integers(0, m
 
 def plain_alpha(alpha: float, rounds: list[tuple[int, int]]) -> float:
     """Token by token: accepted ones count 1, the first rejected one 0, those behind it were never judged."""
+    judged = 0
     for accepted, proposed in rounds:
         for position in range(proposed):
             if position > accepted:
                 break
-            alpha += TOKEN_WEIGHT * ((1.0 if position < accepted else 0.0) - alpha)
+            judged += 1
+            alpha += max(TOKEN_WEIGHT, 1 / (START_TOKENS + judged)) * ((1.0 if position < accepted else 0.0) - alpha)
     return alpha
 
 
@@ -74,3 +76,32 @@ def test_more_accepted_than_proposed_is_no_more_than_all() -> None:
     estimate = Estimate()
     estimate.judged(99, 4, 1.0)
     assert estimate.alpha <= 1
+
+
+@pytest.mark.decision("D38")
+@given(st.floats(25, 200), st.floats(0, 20), st.lists(st.integers(1, 8), min_size=2, max_size=60))
+def test_what_a_token_more_costs_the_verifier_is_learnt(base: float, slope: float, lengths: list[int]) -> None:
+    line = Line()
+    for m in [*lengths, 2, 8, 2, 8]:
+        line.add(m, base + slope * m)
+    assert line.slope == pytest.approx(slope, abs=1e-6)
+    assert line.at_nothing == pytest.approx(base, abs=1e-4)
+
+
+@pytest.mark.decision("D38")
+def test_where_tokens_are_dear_to_verify_fewer_are_proposed() -> None:
+    cheap, dear = Estimate(0.6), Estimate(0.6)
+    for m in (1, 8, 2, 6):
+        for estimate, slope in ((cheap, 0.0), (dear, 30.0)):
+            estimate.drafted(0.1)
+            estimate.judged(m // 2, m, 40.0 + slope * m)
+    assert dear.length(8) < cheap.length(8)
+
+
+@pytest.mark.decision("D38")
+def test_rounds_of_one_length_say_nothing_of_the_slope() -> None:
+    line = Line()
+    for elapsed_ms in (40.0, 80.0, 20.0):
+        line.add(4, elapsed_ms)
+    assert line.slope == 0.0
+    assert Line().at_nothing == 0.0
