@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sdcp.machines import rounds, router_steps
+from sdcp.machines import drafter_rounds, router_steps
 from sdcp.messages.contract import Action, Contract, ContractSampling
 from sdcp.testing.engines import contract_for, plain_greedy
 from sdcp.testing.network import Faults
@@ -42,7 +42,7 @@ def some_contract(models: Models, luck: Random) -> Contract:
 
 IMPATIENT = (
     router_steps.Patience(attempts=2, verifier_wait_ms=600, recovery_wait_ms=600, drafter_wait_ms=2_000, failovers=2),
-    rounds.Patience(tries=2),
+    drafter_rounds.Patience(tries=2),
 )
 
 

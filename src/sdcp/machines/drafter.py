@@ -1,7 +1,8 @@
 """A drafter session: assignments come here, and the rounds that follow from them begin and end here (6.1, 6.2).
 
 Words: a session is *held* from the arrival of an assignment that can be taken until EndSession; first the drafter
-*joins* (`joining`), then it drafts (`rounds`). After EndSession the machine is as new: an assignment starts afresh.
+*joins* (`drafter_joining`), then it drafts (`drafter_rounds`). After EndSession the machine is as new: an assignment
+starts afresh.
 
 Epochs (D28): a higher one replaces whatever is held, since nothing of the lower one can be committed any more; the same
 one brings at most a new sampling profile (D21); a lower one is refused.
@@ -15,8 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from sdcp.errors import InvalidContent, Overloaded, ProblemError, StaleEpoch
+from sdcp.machines.drafter_estimate import START_ALPHA, Estimate
+from sdcp.machines.drafter_joining import DraftModel, Joining, fault_of
+from sdcp.machines.drafter_rounds import Effects, Patience, Rounds
 from sdcp.machines.effects import Abandon, EndSession, FetchOutput, FetchTokens, Refuse, Reply
-from sdcp.machines.estimate import START_ALPHA, Estimate
 from sdcp.machines.inputs import (
     AssignmentReceived,
     OutputFetched,
@@ -26,8 +29,6 @@ from sdcp.machines.inputs import (
     TokensFetched,
     TokensUnavailable,
 )
-from sdcp.machines.joining import DraftModel, Joining, fault_of
-from sdcp.machines.rounds import Effects, Patience, Rounds
 from sdcp.messages.round import Assignment
 
 

@@ -4,7 +4,7 @@ Words: rows are *held* once sampled, and *written* once an object holds them and
 round's verdict. One contiguous buffer is written, the very rows that were sampled from, without a copy. Giving a lease
 back keeps nobody waiting: it is done beside what comes next, and a lease that cannot be given back ends by time.
 
-Not here: sampling (`sdcp.engines`), and when rows are written and let go (`sdcp.machines.rounds`).
+Not here: sampling (`sdcp.engines`), and when rows are written and let go (`sdcp.machines.drafter_rounds`).
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from sdcp.http.exchange import Request, Response
 from sdcp.http.identity import normalize_uri
 from sdcp.http.resources import DRAFTER_RESOURCES, Parameters, Table
 from sdcp.machines.drafter import DrafterSession
+from sdcp.machines.drafter_joining import DraftModel
 from sdcp.machines.effects import Refuse
-from sdcp.machines.joining import DraftModel
 from sdcp.messages.round import Assignment
 from sdcp.messages.status import DRAFTER, Status
 from sdcp.ports import Cache, Drafter

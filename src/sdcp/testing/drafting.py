@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from sdcp.errors import ProblemError
 from sdcp.machines.drafter import DrafterSession
+from sdcp.machines.drafter_joining import DraftModel
+from sdcp.machines.drafter_rounds import Patience
 from sdcp.machines.effects import (
     Draft,
     EndSession,
@@ -33,8 +35,6 @@ from sdcp.machines.inputs import (
     TokensUnavailable,
     VerdictReceived,
 )
-from sdcp.machines.joining import DraftModel
-from sdcp.machines.rounds import Patience
 from sdcp.messages.output import Output
 from sdcp.messages.round import Assignment, Verdict
 from sdcp.ports import Drafter, DraftJob

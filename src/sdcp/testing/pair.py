@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from sdcp.machines import rounds, router_steps
+from sdcp.machines import drafter_rounds, router_steps
 from sdcp.machines.control import Busy
 from sdcp.messages.contract import Contract, Sampling
 from sdcp.ports import Drafter, Target
@@ -70,7 +70,7 @@ class Setting:
     enforces_fences: bool = True
     encoded: bool = False
     watched: bool = True
-    patience: tuple[router_steps.Patience, rounds.Patience] = (routing.ENDLESS, drafting.ENDLESS)
+    patience: tuple[router_steps.Patience, drafter_rounds.Patience] = (routing.ENDLESS, drafting.ENDLESS)
     plain: Sequence[int] | None = None
     session: bytes = SESSION
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdcp.machines.estimate import START_TOKENS, TOKEN_WEIGHT, Estimate, Line
+from sdcp.machines.drafter_estimate import START_TOKENS, TOKEN_WEIGHT, Estimate, Line
 from sdcp.rules.length import choose_length
 
 ROUNDS = st.lists(st.integers(1, 8).flatmap(lambda m: st.tuples(st.integers(0, m), st.just(m))), max_size=30)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sdcp import errors
 from sdcp.machines.drafter import DrafterSession
+from sdcp.machines.drafter_joining import DraftModel
 from sdcp.machines.effects import (
     Abandon,
     CancelTimer,
@@ -40,7 +41,6 @@ from sdcp.machines.inputs import (
     TokensUnavailable,
     VerdictReceived,
 )
-from sdcp.machines.joining import DraftModel
 from sdcp.messages.contract import Action, Contract, Sampling
 from sdcp.messages.round import Assignment, Proposal, Verdict
 from sdcp.rules.digest import contract_digest, extend_all, prefix_digest

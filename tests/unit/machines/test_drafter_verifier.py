@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdcp.machines.drafter import DrafterSession
+from sdcp.machines.drafter_joining import DraftModel
 from sdcp.machines.effects import Draft, EndSession, FetchOutput, Refuse, Reply, SendProposal, SetTimer, WriteRows
 from sdcp.machines.inputs import (
     AssignmentReceived,
@@ -22,7 +23,6 @@ from sdcp.machines.inputs import (
     TimerFired,
     VerdictReceived,
 )
-from sdcp.machines.joining import DraftModel
 from sdcp.messages.contract import Action
 from sdcp.messages.output import Output
 from sdcp.messages.round import Assignment, Verdict

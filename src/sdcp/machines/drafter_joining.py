@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sdcp.errors import BadContract, InvalidContent, ProblemError
+from sdcp.machines.drafter_prefix import Prefix
 from sdcp.machines.effects import FetchOutput, FetchTokens, Refuse, Reply
-from sdcp.machines.prefix import Prefix
 from sdcp.messages.round import Assignment
 
 RULES = (1, 2)

@@ -13,7 +13,7 @@ assignment takes it up again.
 The draft lets a drafter prepare its next proposal while it waits for the verdict (6.2, MAY). This one does not: engines
 keep the KV of a prefix because it only grows, and their free time belongs to the other sessions of the instance.
 
-Not here: assignments (`sdcp.machines.drafter`) and choosing M (`sdcp.machines.estimate`).
+Not here: assignments (`sdcp.machines.drafter`) and choosing M (`sdcp.machines.drafter_estimate`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from sdcp.errors import BadProposal, Limit, ProblemError, QUnavailable, StaleBase
+from sdcp.machines.drafter_estimate import Estimate
+from sdcp.machines.drafter_prefix import Prefix
 from sdcp.machines.effects import (
     Abandon,
     CancelTimer,
@@ -34,7 +36,6 @@ from sdcp.machines.effects import (
     SetTimer,
     WriteRows,
 )
-from sdcp.machines.estimate import Estimate
 from sdcp.machines.inputs import (
     Drafted,
     DraftFailed,
@@ -47,7 +48,6 @@ from sdcp.machines.inputs import (
     TimerFired,
     VerdictReceived,
 )
-from sdcp.machines.prefix import Prefix
 from sdcp.messages.contract import Action, Sampling
 from sdcp.messages.round import Assignment, Proposal, Verdict
 from sdcp.messages.status import DRAFTER, Status
