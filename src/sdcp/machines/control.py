@@ -1,7 +1,9 @@
 """Closing a round: truncation, the digest chain, the control step, and the commit record (6.3 steps 7 to 9, 6.5).
 
 Pure: what stands now and what the engine found come in, the complete commit record comes out. The record is all there
-is to a commit: applying it moves the session on, writing it makes it durable, reading it back restores it (D20).
+is to a commit: applying it moves the session on, writing it makes it durable, reading it back restores it (D20). The
+control step (step 9) is therefore computed before the append (step 8): its result rides in the record, and nothing of
+either step leaves before the append has succeeded.
 Not here: the append, and anything that follows from an action.
 """
 
@@ -34,12 +36,13 @@ def close_round(
 ) -> CommitRecord:
     """Return the record of a round of M = len(tokens); `accepted` is a as the rule yields it (D14)."""
     emitted, finished = _truncate(now, Outcome(accepted, additional).emitted(tokens))
+    judged = len(tokens), accepted  # M and a
     if finished:  # outranks the control step and leaves counters and limit alone (D15)
-        return _record(now, emitted, accepted, Action.FINISH, now.counters, now.m_cap, load)
+        return _record(now, emitted, judged, Action.FINISH, now.counters, now.m_cap, load)
     contract = now.contract
     low = escalation.is_low(accepted, len(tokens), contract.low_ratio)
     counters, action = escalation.after_round(now.counters, low, contract, load)
-    return _record(now, emitted, accepted, action, counters, _m_cap(now, action, low, load, busy), load)
+    return _record(now, emitted, judged, action, counters, _m_cap(now, action, low, load, busy), load)
 
 
 def close_self_decoded(now: Committed, token: int, load: int) -> CommitRecord:
@@ -49,7 +52,7 @@ def close_self_decoded(now: Committed, token: int, load: int) -> CommitRecord:
     """
     emitted, finished = _truncate(now, (token,))
     action = Action.FINISH if finished else Action.SELF_DECODE
-    return _record(now, emitted, None, action, now.counters, now.m_cap, load)
+    return _record(now, emitted, (None, None), action, now.counters, now.m_cap, load)
 
 
 def _truncate(now: Committed, emitted: Sequence[int]) -> tuple[tuple[int, ...], bool]:
@@ -65,18 +68,20 @@ def _m_cap(now: Committed, action: Action, low: bool, load: int, busy: Busy) -> 
 def _record(
     now: Committed,
     emitted: tuple[int, ...],
-    accepted: int | None,
+    judged: tuple[int, int] | tuple[None, None],
     action: Action,
     counters: escalation.Counters,
     m_cap: int,
     load: int,
 ) -> CommitRecord:
+    proposed, accepted = judged
     return CommitRecord(
         epoch=now.epoch,
         round=now.round + 1,
         tokens=emitted,
         committed=now.history.committed + len(emitted),
         digest=extend_all(now.digest, emitted),
+        proposed=proposed,
         accepted=accepted,
         action=action,
         m_cap=m_cap,

@@ -209,6 +209,7 @@ class Rounds:
             base_digest=self._prefix.digest,
             tokens=round_.tokens,
             q_rows=round_.rows,
+            # A stand-in: what the process has to say of itself at that moment, its shell fills in when it sends.
             status=Status(instance=held.drafter, role=DRAFTER, load=0, queue=0, ttl_ms=0),
         )
         return self._await(SendProposal(held.verifier, message))

@@ -81,8 +81,8 @@ class OutputDesk:
             final=self.ended,
             finish=self._finish,
             passes=now.round,
-            proposed=now.proposed,
-            accepted=now.accepted,
+            proposed=now.account.proposed,
+            accepted=now.account.accepted,
         )
         return Reply(request, message)
 

@@ -30,7 +30,7 @@ class Stored:
 
 
 class Committed:
-    """The committed state of one session under one epoch. `proposed`, `accepted`: totals under this epoch (D35)."""
+    """The committed state of one session under one epoch. `account` is of all its epochs (D35)."""
 
     def __init__(self, opened: Opened) -> None:
         message, last = opened.message, opened.last
@@ -44,8 +44,7 @@ class Committed:
         self.counters = _counters(last) if last else Counters()
         self.m_cap = message.contract.m_max  # until PUT drafter sets it (D16)
         self.verdict: Verdict | None = None
-        self.proposed = 0
-        self.accepted = 0
+        self.account = opened.account
         self._first_round = self.round + 1  # verdicts of earlier epochs are not replayed (D20)
         self._starts = array("Q")
 
@@ -54,8 +53,8 @@ class Committed:
         """How many tokens may still be committed: max_new - n."""
         return self.contract.max_new - self.history.committed
 
-    def apply(self, record: CommitRecord, start: int, proposed: int = 0) -> None:
-        """Move on by a record that is durable and valid, starts at octet `start` and had M = `proposed` tokens."""
+    def apply(self, record: CommitRecord, start: int) -> None:
+        """Move on by a record that is durable and valid and starts at octet `start`."""
         self.history.append_all(record.tokens)
         self.digest = record.digest
         self.round = record.round
@@ -64,8 +63,7 @@ class Committed:
         self._starts.append(NO_VERDICT if record.accepted is None else start)
         if record.accepted is not None:
             self.verdict = verdict_of(self.session, record)
-            self.proposed += proposed
-            self.accepted += record.accepted
+        self.account.add(record)
 
     def stored(self, round: int) -> Stored | None:
         """Return the verdict of a round if it exists under this epoch (6.3 step 3)."""

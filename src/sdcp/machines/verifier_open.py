@@ -16,6 +16,7 @@ from sdcp.machines.effects import FetchTokens, Prefill, ReadLog
 from sdcp.machines.history import History
 from sdcp.machines.inputs import LogRead, LogUnanswered, Prefilled, PrefillFailed, TokensFetched, TokensUnavailable
 from sdcp.machines.reader import LogReader
+from sdcp.machines.verifier_account import Account
 from sdcp.messages.contract import Action, Contract
 from sdcp.messages.record import CommitRecord
 from sdcp.messages.session import Resume, SessionOpen, State
@@ -41,7 +42,10 @@ class TargetFacts:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session as it opens. `last` is the log's last valid record, None at round 0; `digest` is d[n]."""
+    """A session as it opens. `last` is the log's last valid record, None at round 0; `digest` is d[n].
+
+    `account` sums up what the log tells of earlier epochs (D39).
+    """
 
     message: SessionOpen
     contract_digest: bytes
@@ -50,6 +54,7 @@ class Opened:
     history: History
     reader: LogReader
     etag: str | None
+    account: Account
     state: State
 
     @property
@@ -73,7 +78,7 @@ def open_session(message: SessionOpen, target: TargetFacts) -> Generator[Effect,
     check_prompt(prompt, contract, target)
     digest_of_contract = contract_digest(contract.to_plain())
     prompt_digest = prefix_digest(digest_of_contract, prompt)
-    reader, etag = yield from _log(message)
+    reader, etag, account = yield from _log(message)
     check_log(reader, message, prompt_digest)
     output = yield from _committed_tokens(message.resume)
     check_output(output, contract, prompt_digest, message.resume, target)
@@ -85,6 +90,7 @@ def open_session(message: SessionOpen, target: TargetFacts) -> Generator[Effect,
         History(prompt, output),
         reader,
         etag,
+        account,
         _state(contract, output, reader.last),
     )
     if opened.state not in (State.FINISHED, State.FAILED):
@@ -139,16 +145,18 @@ def _tokens(ref: str, count: int) -> Generator[Effect, Answer, tuple[int, ...]]:
     return answer.tokens
 
 
-def _log(message: SessionOpen) -> Generator[Effect, Answer, tuple[LogReader, str | None]]:
+def _log(message: SessionOpen) -> Generator[Effect, Answer, tuple[LogReader, str | None, Account]]:
     answer = yield ReadLog(message.commit_log, 0)
     if not isinstance(answer, LogRead):
         raise Overloaded("The commit log cannot be read now; open the session again later.")
-    reader = LogReader()
+    reader, account = LogReader(), Account()
     try:
-        reader.read(answer.data)
+        for entry in reader.entries(answer.data):
+            if isinstance(entry.record, CommitRecord) and not entry.void:
+                account.add(entry.record)
     except MalformedBody as fault:
         raise InvalidContent(f"The commit log is no sequence of records: {fault.detail}") from None
-    return reader, answer.etag
+    return reader, answer.etag, account
 
 
 def _prefill(opened: Opened) -> Generator[Effect, Answer, None]:

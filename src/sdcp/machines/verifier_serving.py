@@ -236,7 +236,7 @@ class Serving:
 
     def _commit(self, done: Recorded) -> None:
         """The round's record is durable and valid: verdict, output and what follows, in one step."""
-        self._committed.apply(done.record, done.start, len(done.round.tokens))
+        self._committed.apply(done.record, done.start)
         self._effects += [Reply(each.request, self._committed.verdict) for each in done.round.waiting]
         self._act(done.record.action, self_decoded=done.round.proposal is None)
         self._effects += self._desk.release()  # after the end, if this is one: the last tokens come with it

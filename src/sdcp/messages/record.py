@@ -17,9 +17,9 @@ class FenceRecord(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord(Message):
-    """One committed round. The members after `digest` are ours, for takeover and replay of verdicts (D20).
+    """One committed round. The members after `digest` are ours, for takeover and replay of verdicts (D20, D39).
 
-    `accepted` is absent in a self-decoding round, which has no verdict (D29).
+    `proposed` (M) and `accepted` are absent in a self-decoding round, which has no verdict (D29).
     """
 
     epoch: int = member(uint())
@@ -27,6 +27,7 @@ class CommitRecord(Message):
     tokens: tuple[int, ...] = member(TOKENS)
     committed: int = member(uint())
     digest: bytes = member(HASH32)
+    proposed: int | None = member(uint(), optional=True)
     accepted: int | None = member(uint(), optional=True)
     action: Action | None = member(ACTION, optional=True)
     m_cap: int | None = member(uint(), optional=True)

@@ -11,7 +11,8 @@ from sdcp.machines.effects import CancelTimer, SetTimer
 from sdcp.machines.history import History
 from sdcp.machines.inputs import RequestCancelled, Superseded
 from sdcp.messages.contract import Action
-from tests.unit.machines.verifier_world import CONTRACT, OTHER, PROMPT, Client, World, of
+from sdcp.messages.record import FenceRecord
+from tests.unit.machines.verifier_world import CONTRACT, OTHER, PROMPT, Client, Log, World, of, successor
 
 
 @pytest.mark.requirement("S6.7-from-index", "S6.7-stable-indices", "S6.7-epoch-carried")
@@ -116,6 +117,61 @@ def test_every_output_has_the_accounts_of_the_session() -> None:
     world.play(world.right(3), world.wrong)
     output = world.read(world.output())
     assert (output.passes, output.proposed, output.accepted) == (2, 4, 3)
+
+
+def figures(world: World) -> tuple[int | None, int | None, int | None]:
+    output = world.read(world.output())
+    return output.passes, output.proposed, output.accepted
+
+
+@pytest.mark.decision("D35", "D39")
+def test_the_accounts_go_on_after_every_failover() -> None:
+    world = World().started()
+    world.play(world.right(3), world.wrong)
+    for epoch in (2, 3):  # each with one more round: three proposed, two accepted
+        world = World(log=world.log)
+        world.open(world.resume(epoch))
+        last = epoch - 1
+        assert figures(world) == (1 + last, 1 + 3 * last, 1 + 2 * last)
+        world.assign()
+        world.play((*world.right(2), successor(world.right(3)[-1])))
+    assert figures(world) == (4, 10, 7)
+
+
+@pytest.mark.decision("D35", "D39")
+@pytest.mark.parametrize("kept", [("proposed",), ("accepted",), ()])
+def test_a_record_that_does_not_tell_both_counts_nothing(kept: tuple[str, ...]) -> None:
+    world = World().started()
+    world.play(world.right(3), world.wrong)
+    ours, last = world.log.records()
+    bare = {name: None for name in ("proposed", "accepted") if name not in kept}
+    log = Log()
+    log.put(replace(ours, **bare), last)
+    world = World(log=log)
+    world.open(world.resume())
+    assert figures(world) == (2, 1, 0)
+
+
+@pytest.mark.decision("D35", "D39")
+def test_a_void_record_is_not_in_the_accounts() -> None:
+    world = World(log=Log(enforces=False)).started()
+    world.play(world.right(3))
+    stale = world.log.records()[0]
+    world.log.put(FenceRecord(epoch=2), replace(stale, round=2))
+    world = World(log=world.log)
+    world.open(world.resumed(2))
+    assert figures(world) == (1, 3, 3)
+
+
+@pytest.mark.decision("D29", "D39")
+def test_a_self_decoding_round_is_a_pass_that_proposed_nothing() -> None:
+    contract = replace(CONTRACT, low_rounds=1, fallback=(Action.SELF_DECODE,), self_load=50, self_max=1)
+    world = World(contract=contract).started()
+    world.play(world.wrong)
+    judged, decoded = world.log.records()
+    assert (judged.proposed, judged.accepted) == (1, 0)
+    assert (decoded.proposed, decoded.accepted) == (None, None)
+    assert figures(world) == (2, 1, 0)
 
 
 def test_a_poll_sets_one_timer_and_says_how_long() -> None:
