@@ -2,8 +2,8 @@
 
 `spec/requirements.toml` holds each requirement of `spec/draft-li-sdcp.txt` once; a test that breaks when a requirement
 is broken carries `@pytest.mark.requirement(id, ...)`, and one that rests on a decision (docs/decisions.md) carries
-`@pytest.mark.decision(id, ...)`. This module compares them. It does not say whether a test
-is a good one, and does not yet demand one for every id: run as a script, it prints the ids that no test names.
+`@pytest.mark.decision(id, ...)`. This module compares them: every requirement has a test, and every id in a marker
+exists. It does not say whether a test is a good one. Run as a script, it prints the ids that no test names.
 """
 
 import ast
