@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -34,16 +35,18 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 def init_authority(directory: Path | str) -> Path:
     """Make `ca.key` and `ca.pem` in `directory` unless they are there; return the path of `ca.pem`.
 
-    Raises ConfigurationError when what is there is no authority, or its certificate has expired.
+    Raises ConfigurationError when what is there is no authority, when its certificate has expired, and when nothing
+    can be written there.
     """
     folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
     key_file, certificate_file = folder / "ca.key", folder / "ca.pem"
-    if not key_file.exists():
-        _write(key_file, _pem(ec.generate_private_key(ec.SECP256R1())), secret=True, keep_existing=True)
-    key = _load_key(key_file)
-    if not certificate_file.exists():  # also after a crash between the two files
-        _write(certificate_file, _self_signed(key).public_bytes(serialization.Encoding.PEM), keep_existing=True)
+    with _telling(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if not key_file.exists():
+            _write(key_file, _pem(ec.generate_private_key(ec.SECP256R1())), secret=True, keep_existing=True)
+        key = _load_key(key_file)
+        if not certificate_file.exists():  # also after a crash between the two files
+            _write(certificate_file, _self_signed(key).public_bytes(serialization.Encoding.PEM), keep_existing=True)
     _load_certificate(certificate_file, key)
     return certificate_file
 
@@ -60,7 +63,7 @@ def issue(
     or as long as the authority lasts.
 
     `role` may be several. Without `dns` and `ips` the certificate is for the loopback: localhost, 127.0.0.1, ::1.
-    Raises ConfigurationError for a name, role, URI or address that cannot be.
+    Raises ConfigurationError for a name, role, URI or address that cannot be, and when nothing can be written there.
     """
     folder = Path(directory)
     if not _NAME.fullmatch(name) or name == "ca":
@@ -72,9 +75,19 @@ def issue(
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _leaf(name, names, key, ca, ca_key)
     files = TlsFiles.of(folder, name)
-    _write(files.key, _pem(key), secret=True)
-    _write(files.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+    with _telling(folder):
+        _write(files.key, _pem(key), secret=True)
+        _write(files.certificate, certificate.public_bytes(serialization.Encoding.PEM))
     return files
+
+
+@contextmanager
+def _telling(folder: Path) -> Iterator[None]:
+    """Name the folder when the system refuses it: the file of the fault may be a temporary one."""
+    try:
+        yield
+    except OSError as fault:
+        raise ConfigurationError(f"{folder}: cannot be written: {fault.strerror or fault}") from None
 
 
 def _alternative_names(

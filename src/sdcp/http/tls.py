@@ -55,11 +55,6 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
     return _load(context, files)
 
 
-def reload(context: ssl.SSLContext, files: TlsFiles) -> None:
-    """Take a renewed certificate and key from the same files: later handshakes use them. Raises ConfigurationError."""
-    _load_identity(context, files)
-
-
 def negotiated_h2(transport: BaseTransport) -> bool:
     """Whether this connection runs TLS 1.3 and agreed on `h2` by ALPN (5.1)."""
     tls = transport.get_extra_info("ssl_object")

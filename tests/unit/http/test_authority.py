@@ -78,6 +78,16 @@ def test_what_cannot_be_issued(tmp_path: Path, arguments: tuple, said: str) -> N
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_cannot_be_made_or_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "certs"):
+        with pytest.raises(ConfigurationError, match=r"cannot be written: (File exists|Not a directory)"):
+            init_authority(folder)
+    (tmp_path / "certs" / "v.key").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match="cannot be written: Is a directory"):
+        issue(tmp_path / "certs", "v", "verifier")
+
+
 def test_an_expired_authority_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authority, "CA_VALIDITY", timedelta(seconds=-1))
     with pytest.raises(ConfigurationError, match="has expired"):

@@ -12,7 +12,7 @@ from sdcp.http.client import Client
 from sdcp.http.exchange import Request, Response
 from sdcp.http.faults import NotTrusted, Unreachable
 from sdcp.http.limits import ClientLimits
-from sdcp.http.tls import TlsFiles, client_context, reload, server_context
+from sdcp.http.tls import TlsFiles, client_context, server_context
 
 
 async def refuse(request: Request) -> Response:
@@ -149,18 +149,6 @@ async def test_a_server_that_never_answers_is_given_up(pki) -> None:
         with pytest.raises(Unreachable) as failed:
             await client.request("GET", url)
         assert not failed.value.maybe_processed
-
-
-def test_a_renewed_certificate_is_taken_up(pki, tmp_path: Path) -> None:
-    files = TlsFiles(tmp_path / "c", tmp_path / "k", pki.router.ca)
-    files.certificate.write_bytes(pki.router.certificate.read_bytes())
-    files.key.write_bytes(pki.router.key.read_bytes())
-    context = server_context(files)
-    files.key.write_bytes(pki.drafter.key.read_bytes())
-    with pytest.raises(ConfigurationError, match="is not the private key of"):
-        reload(context, files)
-    files.certificate.write_bytes(pki.drafter.certificate.read_bytes())
-    reload(context, files)
 
 
 @pytest.mark.parametrize("make", [server_context, client_context])
