@@ -1,6 +1,7 @@
 """Digests of models and tokenizers (docs/reference-model.md, 4.1): what a contract names.
 
-A model is one weight file, or a folder of weight files; its tokenizer is the `tokenizer.json` beside the weights.
+A model is one weight file, or a folder of weight files; its tokenizer is the `tokenizer.json` beside the weights. The
+reference model is the exception: its tokens stand for themselves, whatever lies beside it.
 Hashing gigabytes takes seconds, so the digest of a large file is remembered by (path, size, mtime) in a small JSON file
 under the user's cache folder (`XDG_CACHE_HOME`). A memory that cannot be read or written is only slow, never wrong.
 """
@@ -13,6 +14,8 @@ import json
 import os
 import tempfile
 from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
 
 from sdcp.errors import ConfigurationError
 
@@ -44,6 +47,8 @@ def model_digest(path: Path) -> bytes:
 
 def weight_files(folder: Path) -> list[Path]:
     """Return the weight files of a folder in name order. ConfigurationError when there are none."""
+    if not folder.exists():
+        raise ConfigurationError(f"{folder} does not exist: give a model's file or folder.")
     for pattern in WEIGHTS:
         files = sorted(folder.glob(pattern), key=lambda file: file.name)
         if files:
@@ -52,8 +57,11 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def tokenizer_digest(path: Path) -> bytes:
-    """Return the SHA-256 of the tokenizer.json at `path`, in it, or beside it. ConfigurationError when absent."""
-    return file_digest(tokenizer_file(path))
+    """Return the SHA-256 of the tokenizer.json at `path`, in it, or beside it; that of a reference model is fixed.
+
+    ConfigurationError when there is none.
+    """
+    return IDENTITY_TOKENIZER if _is_reference_model(path) else file_digest(tokenizer_file(path))
 
 
 def tokenizer_file(path: Path) -> Path:
@@ -63,6 +71,16 @@ def tokenizer_file(path: Path) -> Path:
         if candidate.is_file():
             return candidate
     raise ConfigurationError(f"No tokenizer.json at {path}: give the tokenizer's file or its folder.")
+
+
+def _is_reference_model(path: Path) -> bool:
+    if not path.is_file() or path.suffix == ".json":
+        return False
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {"logits"} <= set(file.keys()) <= {"logits", "start"}
+    except SafetensorError:  # another format
+        return False
 
 
 def file_digest(path: Path) -> bytes:

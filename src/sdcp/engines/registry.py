@@ -45,25 +45,25 @@ def _chosen(role: str, table: Mapping[str, Loader], engine: str) -> Loader:
 def _bigram_target(path: Path | None, tokenizer: Path | None, options: Options) -> Target:
     from sdcp.engines.bigram import BigramTarget
 
-    return _made(BigramTarget, _given(path, "bigram"), options=options)  # type: ignore[no-any-return]
+    return _made("bigram", BigramTarget, _given(path, "bigram"), options=options)  # type: ignore[no-any-return]
 
 
 def _bigram_drafter(path: Path | None, tokenizer: Path | None, options: Options) -> Drafter:
     from sdcp.engines.bigram import BigramDrafter
 
-    return _made(BigramDrafter, _given(path, "bigram"), options=options)  # type: ignore[no-any-return]
+    return _made("bigram", BigramDrafter, _given(path, "bigram"), options=options)  # type: ignore[no-any-return]
 
 
 def _transformers_target(path: Path | None, tokenizer: Path | None, options: Options) -> Target:
     folder = _given(path, "transformers")
     kind = _transformers().TransformersTarget
-    return _made(kind, folder, tokenizer_digest(tokenizer or folder), options=options)  # type: ignore[no-any-return]
+    return _made("transformers", kind, folder, tokenizer_digest(tokenizer or folder), options=options)  # type: ignore[no-any-return]
 
 
 def _transformers_drafter(path: Path | None, tokenizer: Path | None, options: Options) -> Drafter:
     folder = _given(path, "transformers")
     kind = _transformers().TransformersDrafter
-    return _made(kind, folder, tokenizer_digest(tokenizer or folder), options=options)  # type: ignore[no-any-return]
+    return _made("transformers", kind, folder, tokenizer_digest(tokenizer or folder), options=options)  # type: ignore[no-any-return]
 
 
 def _ngram(path: Path | None, tokenizer: Path | None, options: Options) -> Drafter:
@@ -73,7 +73,7 @@ def _ngram(path: Path | None, tokenizer: Path | None, options: Options) -> Draft
     if not isinstance(vocabulary, int) or vocabulary < 1:
         raise ConfigurationError("The engine ngram has no model to tell V: set `vocabulary` to that of the target.")
     digest = tokenizer_digest(tokenizer) if tokenizer else IDENTITY_TOKENIZER
-    return _made(NgramDrafter, vocabulary, digest, options=_without(options, "vocabulary"))  # type: ignore[no-any-return]
+    return _made("ngram", NgramDrafter, vocabulary, digest, options=_without(options, "vocabulary"))  # type: ignore[no-any-return]
 
 
 def _mixed(path: Path | None, tokenizer: Path | None, options: Options) -> Drafter:
@@ -107,8 +107,10 @@ def _transformers() -> Any:
 
 
 def _given(path: Path | None, engine: str) -> Path:
-    if path is None or not path.exists():
-        raise ConfigurationError(f"The engine {engine} needs a model: {path or 'no path'} does not exist.")
+    if path is None:
+        raise ConfigurationError(f"[model] path is missing: the engine {engine} needs a model.")
+    if not path.exists():
+        raise ConfigurationError(f"The engine {engine} needs a model: {path} does not exist.")
     return path
 
 
@@ -116,11 +118,11 @@ def _without(options: Options, name: str) -> Options:
     return {key: value for key, value in options.items() if key != name}
 
 
-def _made(kind: Callable[..., Any], *arguments: Any, options: Options) -> Any:
+def _made(engine: str, kind: Callable[..., Any], *arguments: Any, options: Options) -> Any:
     """Call an engine's class, refusing options that it does not have."""
     known = list(inspect.signature(kind).parameters)[len(arguments) :]
     unknown = [name for name in options if name not in known]
     if unknown:
         choice = f"choose from {', '.join(known)}" if known else "it has none"
-        raise ConfigurationError(f"The engine has no option {unknown[0]!r}: {choice}.")
+        raise ConfigurationError(f"The engine {engine} has no option {unknown[0]!r}: {choice}.")
     return kind(*arguments, **options)

@@ -6,9 +6,12 @@ import hashlib
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from sdcp.engines import digests
+from sdcp.engines.bigram import write_bigram
 from sdcp.errors import ConfigurationError
 
 
@@ -44,6 +47,8 @@ def test_a_folder_with_several_is_the_digest_of_names_and_digests_in_name_order(
 def test_no_weights(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="No model weights"):
         digests.model_digest(tmp_path)
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        digests.model_digest(tmp_path / "none")
 
 
 def test_tokenizer_is_found_in_beside_or_by_name(tmp_path: Path):
@@ -53,6 +58,16 @@ def test_tokenizer_is_found_in_beside_or_by_name(tmp_path: Path):
         assert digests.tokenizer_digest(path) == sha(b"t")
     with pytest.raises(ConfigurationError, match=r"tokenizer\.json"):
         digests.tokenizer_digest(tmp_path / "elsewhere" / "x")
+
+
+def test_a_reference_models_tokens_stand_for_themselves_whatever_lies_beside_it(tmp_path: Path):
+    (tmp_path / "tokenizer.json").write_bytes(b"t")
+    logits = np.zeros((3, 3), np.float32)
+    for start in (None, logits[0]):
+        write_bigram(tmp_path / "m.safetensors", logits, start)
+        assert digests.tokenizer_digest(tmp_path / "m.safetensors") == digests.IDENTITY_TOKENIZER
+    save_file({"logits": logits, "lm_head.weight": logits}, tmp_path / "other.safetensors")
+    assert digests.tokenizer_digest(tmp_path / "other.safetensors") == sha(b"t")
 
 
 def test_a_large_file_is_remembered_until_it_changes(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch):

@@ -39,14 +39,14 @@ def test_ngram_needs_the_width_of_its_target(tmp_path: Path):
 def test_unknown_names_are_answered_with_the_choice(path: Path):
     with pytest.raises(ConfigurationError, match="choose one of bigram, transformers"):
         load_target("ngram", path)
-    with pytest.raises(ConfigurationError, match="choose from capacity"):
+    with pytest.raises(ConfigurationError, match="The engine bigram has no option 'speed': choose from capacity"):
         load_target("bigram", path, speed=3)
 
 
 def test_a_model_that_is_not_there(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="does not exist"):
         load_target("bigram", tmp_path / "nothing")
-    with pytest.raises(ConfigurationError, match="no path"):
+    with pytest.raises(ConfigurationError, match=r"\[model\] path is missing: the engine transformers needs"):
         load_drafter("transformers", None)
 
 
