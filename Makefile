@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test check figures clean
+.PHONY: setup run test check clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
