@@ -323,7 +323,7 @@ def test_max_new_0_is_finished_when_it_opens() -> None:
     assert isinstance(world.refusal(world.assign()), errors.SessionClosed)
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D18", "D20")
 @pytest.mark.parametrize(
     ("action", "state", "kinds"),
     [
