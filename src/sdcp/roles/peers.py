@@ -8,10 +8,12 @@ Not here: trying again, which is for the machines to decide (6.9).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TypeVar
+from urllib.parse import urlsplit
 
-from sdcp.errors import ProblemError, SdcpError
+from sdcp.errors import NotAssigned, ProblemError, SdcpError
 from sdcp.http.client import Answer, Client
 from sdcp.http.faults import TransportError
 from sdcp.http.resources import SDCP_CBOR
@@ -19,6 +21,8 @@ from sdcp.messages.fields import Message
 from sdcp.wire.problem import decode_problem, decode_session_state
 
 M = TypeVar("M", bound=Message)
+
+logger = logging.getLogger("sdcp.roles")
 
 
 class UnansweredError(SdcpError):
@@ -39,6 +43,7 @@ class Peers:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self._complained: set[str] = set()
 
     async def ask(
         self,
@@ -84,10 +89,22 @@ class Peers:
         except (TransportError, ValueError) as fault:
             raise UnansweredError(str(fault)) from fault
         if answer.status >= 400:
-            raise _refusal(answer)
+            refusal = _refusal(answer)
+            self._complain(method, url, answer.status, refusal.error)
+            raise refusal
         if not 200 <= answer.status < 300:
             raise UnansweredError(f"{method} {url}: status {answer.status} is no answer to this request")
         return answer
+
+    def _complain(self, method: str, url: str, status: int, error: ProblemError) -> None:
+        """A peer that takes us for somebody else will go on doing so: say it, once for each peer.
+
+        `sdcp-not-assigned` is no such case: a drafter gets it whenever a session has moved on (D13).
+        """
+        peer = urlsplit(url).netloc
+        if status in (401, 403) and not isinstance(error, NotAssigned) and peer not in self._complained:
+            self._complained.add(peer)
+            logger.warning("%s %s: refused with %d: %s", method, url, status, error.detail)
 
 
 def _refusal(answer: Answer) -> RefusedError:

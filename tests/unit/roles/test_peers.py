@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sdcp.errors import InternalFault, InvalidContent, Overloaded, StaleBase
+from sdcp.errors import Forbidden, InternalFault, InvalidContent, NotAssigned, Overloaded, StaleBase
 from sdcp.http.client import Answer
 from sdcp.http.faults import Unreachable
 from sdcp.http.identity import Peer
@@ -93,6 +93,25 @@ async def test_a_state_whose_round_is_no_round_is_no_help(round_: Any) -> None:
 async def test_what_is_no_answer(outcome: Any) -> None:
     with pytest.raises(UnansweredError):
         await ask(outcome)
+
+
+@pytest.mark.decision("D3", "D10")
+async def test_a_peer_that_takes_us_for_somebody_else_is_complained_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    peers = Peers(Client(problem(Forbidden("yours has not the role"))))  # type: ignore[arg-type]
+    for url in ("https://v/a", "https://v/b", "https://w/a"):
+        with pytest.raises(RefusedError):
+            await peers.tell("POST", url, role="verifier")
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "POST https://v/a: refused with 403: yours has not the role" in caplog.text
+    assert "https://w/a" in caplog.text
+
+
+@pytest.mark.parametrize("error", [NotAssigned("moved on"), StaleBase("behind"), Overloaded("full")])
+async def test_what_the_protocol_expects_is_no_complaint(error: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """D13: a session that has moved on answers 403 `sdcp-not-assigned`."""
+    with pytest.raises(RefusedError):
+        await ask(problem(error))
+    assert not caplog.records
 
 
 def status(ttl_ms: int = 30) -> Status:
