@@ -7,12 +7,15 @@ stands in its description here; `docs/configuration.md` is generated from it (`s
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from sdcp.errors import ConfigurationError
+from sdcp.http.identity import CACHE, DRAFTER, FRONT_END, ROUTER, VERIFIER
 
 
 def _anchored(path: Path, info: ValidationInfo) -> Path:
@@ -34,6 +37,13 @@ def _https(value: str) -> str:
     return value.rstrip("/")
 
 
+def _is_wildcard(listen: str) -> bool:
+    try:
+        return ip_address(listen.rpartition(":")[0].strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
 FilePath = Annotated[Path, AfterValidator(_anchored)]
 Listen = Annotated[str, AfterValidator(_host_and_port)]
 BaseUri = Annotated[str, AfterValidator(_https)]
@@ -53,6 +63,20 @@ class Server(Section):
         None, description="Base URI that peers use; must be a SAN URI of the certificate. Absent: https://<listen>."
     )
 
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        if self.base_uri is None and _is_wildcard(self.listen):
+            raise ValueError(
+                f"listen = {self.listen} is every address of this machine: say base_uri, by which peers know us"
+            )
+        return self
+
+    @property
+    def known_base_uri(self) -> str | None:
+        """The base URI as far as the settings tell it: None while the port is yet to be taken."""
+        fixed = int(self.listen.rpartition(":")[2]) != 0
+        return self.base_uri or (f"https://{self.listen}" if fixed else None)
+
 
 class Tls(Section):
     """`[tls]`: our certificate, its key, and the authority that peers' certificates must come from."""
@@ -63,26 +87,58 @@ class Tls(Section):
     roles: dict[str, str | tuple[str, ...]] | None = Field(
         None,
         description='Which SANs carry which role (D9), e.g. {"spiffe://cluster/*/verifier" = "verifier"}; '
-        "absent: urn:sdcp:role:ROLE carries ROLE.",
+        "absent: urn:sdcp:role:ROLE carries ROLE. Our own certificate needs its role by the same table.",
     )
-    match_host: bool = Field(False, description="Accept a SAN DNS or IP equal to a base URI's host as its owner (D9).")
+    match_host: bool = Field(
+        False, description="Accept a SAN DNS or IP equal to a base URI's host as its owner (D9); ours too."
+    )
 
 
 class Model(Section):
     """`[model]`: engine and weights."""
 
-    engine: str = Field(description="bigram, transformers, ngram or ngram+transformers (drafters only, the last two).")
+    engine: str = Field(description="bigram or transformers.")
     path: FilePath | None = Field(None, description="Weights: a safetensors file (bigram) or a model folder.")
     tokenizer: FilePath | None = Field(None, description="tokenizer.json, where it is not inside the model folder.")
-    vocabulary: int | None = Field(None, ge=1, description="V of the target, where a drafter's own differs (D5).")
-    device: str = Field("cpu", description="cpu, cuda or cuda:N.")
+    device: str = Field("cpu", description="cpu, cuda or cuda:N; this and the rest for transformers only.")
     precision: str = Field("auto", description="auto, float32, bfloat16, float16, or packed-float16 (CPU).")
     threads: int | None = Field(None, ge=1, description="Threads of the engine; absent: torch decides.")
-    capacity: int = Field(16, ge=1, description="Sessions that may hold KV at once.")
+    capacity: int | None = Field(
+        None,
+        ge=1,
+        description="Sessions that may hold KV at once (bigram: that are served). A verifier takes no more sessions "
+        "than this, nor than `[limits] sessions`. Absent: 32 (transformers), 1024 (bigram).",
+    )
 
     def options(self) -> dict[str, Any]:
         """What the file sets for the engine itself; engines refuse an option that they do not have."""
         return self.model_dump(exclude={"engine", "path", "tokenizer"}, exclude_unset=True)
+
+
+class DrafterModel(Model):
+    """`[model]` of a drafter."""
+
+    engine: str = Field(description="bigram, transformers, ngram or ngram+transformers.")
+    vocabulary: int | None = Field(
+        None, ge=1, description="V of the target: needed by ngram, else only where the drafter's own differs (D5)."
+    )
+    capacity: int | None = Field(
+        None,
+        ge=1,
+        description="Sessions that may hold KV at once (transformers); the one used longest ago makes room and is "
+        "computed again when it is back, so fewer than `[limits] sessions` is slower, not wrong. Absent: 256.",
+    )
+
+
+class GatewayModel(Section):
+    """`[model]` of a gateway: what turns text into tokens and back."""
+
+    engine: str | None = Field(
+        None,
+        description="bigram: text is token identifiers, unless `tokenizer` is set; else no effect.",
+    )
+    path: FilePath | None = Field(None, description="The model folder: tokenizer.json and the chat template.")
+    tokenizer: FilePath | None = Field(None, description="tokenizer.json, where it is not inside the model folder.")
 
 
 class CachePrefixes(Section):
@@ -97,27 +153,43 @@ class Routers(Section):
     base_uris: tuple[BaseUri, ...] = Field((), description="Base URIs of routers; every one gets every status.")
 
 
+class RoutersToAsk(Section):
+    """`[routers]` of a gateway: whom to ask."""
+
+    base_uris: tuple[BaseUri, ...] = Field(min_length=1, description="Base URIs of routers; the next when one is down.")
+
+
 class Limits(Section):
     """`[limits]` that every role has."""
 
     body_bytes: int = Field(16 << 20, ge=1024, description="Largest request body, in octets.")
     connections: int = Field(1024, ge=1, description="Connections at once.")
     drain_s: float = Field(20.0, ge=0, description="Seconds that SIGTERM leaves for what is under way.")
+
+
+class ReportingLimits(Limits):
+    """`[limits]` of the roles that report their status."""
+
     status_ttl_ms: int = Field(3000, ge=100, description="ttl_ms of our status reports; sent three times as often.")
 
 
-class VerifierLimits(Limits):
+class VerifierLimits(ReportingLimits):
     """`[limits]` of a verifier."""
 
-    sessions: int = Field(256, ge=1, description="Live sessions; beyond it POST sessions is answered 503.")
+    sessions: int = Field(
+        256,
+        ge=1,
+        description="Live sessions, at most `[model] capacity`; beyond it POST sessions is answered 503.",
+    )
     wait_ms: int = Field(25_000, ge=0, description="Longest wait of GET output (D8).")
     retention_s: float = Field(600.0, ge=0, description="Seconds that an ended session stays readable (D8).")
     idle_s: float = Field(600.0, gt=0, description="Seconds after which a session that nobody asks for is given up.")
     busy_load: int = Field(90, ge=0, le=100, description="Load from which m_cap is not raised and is cut (6.5.1).")
+    busy_cap: int = Field(4, ge=1, le=64, description="What m_cap is cut to from that load on (6.5.1).")
     fetch_ms: int = Field(5_000, ge=1, description="Deadline for objects named by peers (D11).")
 
 
-class DrafterLimits(Limits):
+class DrafterLimits(ReportingLimits):
     """`[limits]` of a drafter."""
 
     sessions: int = Field(256, ge=1, description="Assignments held at once; beyond it 503.")
@@ -135,7 +207,7 @@ class ContractDefaults(Section):
     """`[contract]`: what the router puts into the contracts it makes (4.1)."""
 
     m_max: int = Field(8, ge=1, le=64, description="Upper bound on M.")
-    m_init: int = Field(4, ge=1, le=64, description="Limit before the first verdict.")
+    m_init: int = Field(4, ge=1, le=64, description="Limit before the first verdict; at most m_max.")
     low_rounds: int = Field(4, ge=1, description="R, the escalation period.")
     low_ratio: int = Field(0, ge=0, le=100, description="A round is low below this percentage; 0: only when a = 0.")
     fallback: tuple[Literal["reduce", "switch", "self_decode", "fail"], ...] = Field(
@@ -143,6 +215,12 @@ class ContractDefaults(Section):
     )
     self_load: int | None = Field(60, ge=0, le=100, description="Highest verifier load for self-decoding.")
     self_max: int | None = Field(16, ge=0, description="Most tokens of one self-decoding period.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if "m_init" in self.model_fields_set and self.m_init > self.m_max:
+            raise ValueError(f"m_init = {self.m_init} is above m_max = {self.m_max}")
+        return self
 
 
 class Instance(Section):
@@ -179,8 +257,10 @@ class Api(Section):
 
 
 class RoleSettings(Section):
-    """What every role has."""
+    """What every role has. `name` is the command's; `role` the one that the certificate must have (D9)."""
 
+    name: ClassVar[str]
+    role: ClassVar[str]
     server: Server = Server()
     tls: Tls
     limits: Limits = Limits()
@@ -189,6 +269,8 @@ class RoleSettings(Section):
 class VerifierSettings(RoleSettings):
     """`sdcp verifier`."""
 
+    name: ClassVar[str] = "verifier"
+    role: ClassVar[str] = VERIFIER
     model: Model
     cache: CachePrefixes
     routers: Routers = Routers()
@@ -198,7 +280,9 @@ class VerifierSettings(RoleSettings):
 class DrafterSettings(RoleSettings):
     """`sdcp drafter`."""
 
-    model: Model
+    name: ClassVar[str] = "drafter"
+    role: ClassVar[str] = DRAFTER
+    model: DrafterModel
     cache: CachePrefixes
     routers: Routers = Routers()
     limits: DrafterLimits = DrafterLimits()
@@ -207,6 +291,8 @@ class DrafterSettings(RoleSettings):
 class RouterSettings(RoleSettings):
     """`sdcp router`."""
 
+    name: ClassVar[str] = "router"
+    role: ClassVar[str] = ROUTER
     cache: CachePrefixes
     contract: ContractDefaults = ContractDefaults()
     instances: tuple[Instance, ...] = ()
@@ -216,16 +302,20 @@ class RouterSettings(RoleSettings):
 class CacheSettings(RoleSettings):
     """`sdcp cache`."""
 
+    name: ClassVar[str] = "cache"
+    role: ClassVar[str] = CACHE
     store: Store
     limits: Limits = Limits(body_bytes=256 << 20)  # rows of a large vocabulary: M x V x 4
 
 
 class GatewaySettings(RoleSettings):
-    """`sdcp gateway`; of `[model]` only `path` and `tokenizer` are used: for text and the chat template."""
+    """`sdcp gateway`."""
 
+    name: ClassVar[str] = "gateway"
+    role: ClassVar[str] = FRONT_END
     api: Api = Api()
-    model: Model
-    routers: Routers
+    model: GatewayModel
+    routers: RoutersToAsk
 
 
 S = TypeVar("S", bound=RoleSettings)
@@ -243,15 +333,25 @@ def load(path: Path, settings: type[S]) -> S:
     try:
         return settings.model_validate(document, context={"folder": path.resolve().parent})
     except ValidationError as fault:
-        raise ConfigurationError(f"{path}: {_sentence(fault.errors()[0])}") from None
+        raise ConfigurationError(f"{path}: {_complaint(fault.errors(), settings.name)}") from None
+
+
+def _complaint(errors: Sequence[Any], role: str) -> str:
+    """Say all that is missing, and the first of what else is wrong, in one line and in the words of the file."""
+    missing = [_where(error) for error in errors if error["type"] == "missing"]
+    others = [_sentence(error) for error in errors if error["type"] != "missing"]
+    if missing:
+        lacking = f"{', '.join(missing)}: missing; `sdcp config {role}` shows what it needs"
+        return "; ".join([*others[:1], lacking])
+    return others[0]
 
 
 def _sentence(error: Any) -> str:
-    """Say pydantic's first complaint in the words of the file."""
-    *sections, key = (str(part) for part in error["loc"])
-    where = f"[{'.'.join(sections)}] {key}" if sections else f"[{key}]"
     if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key; see docs/configuration.md"
-    if error["type"] == "missing":
-        return f"{where}: is missing"
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}"
+        return f"{_where(error)}: unknown key; see docs/configuration.md"
+    return f"{_where(error)}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def _where(error: Any) -> str:
+    *sections, key = (str(part) for part in error["loc"])
+    return f"[{'.'.join(sections)}] {key}" if sections else f"[{key}]"

@@ -24,8 +24,60 @@ _HEAD = """\
 # Configuration
 
 One TOML file per role. Unknown sections and keys are refused by name; relative paths are taken from the file's folder.
-This page is printed by `sdcp config`.
+This page is printed by `sdcp config`. The examples fit together: one of each role on this machine, with certificates
+such as `sdcp ca issue certs --name verifier --role verifier --uri https://127.0.0.1:7402` writes for development.
+
+A role prints `ready <base URI>` when it serves, and refuses to start with a certificate that its peers would refuse.
+`GET <base URI>/metrics` shows any peer whose certificate has a role what it does, in Prometheus's text format.
 """
+
+_EXAMPLES = {
+    "verifier": """\
+[model]
+engine = "transformers"
+path = "models/target"
+
+[cache]
+prefixes = ["https://127.0.0.1:7400"]
+
+[routers]
+base_uris = ["https://127.0.0.1:7401"]
+""",
+    "drafter": """\
+[model]
+engine = "ngram+transformers"
+path = "models/drafter"
+
+[cache]
+prefixes = ["https://127.0.0.1:7400"]
+
+[routers]
+base_uris = ["https://127.0.0.1:7401"]
+""",
+    "router": """\
+[cache]
+prefixes = ["https://127.0.0.1:7400"]
+""",
+    "cache": """\
+[store]
+directory = "store"
+""",
+    "gateway": """\
+[model]
+path = "models/target"
+
+[routers]
+base_uris = ["https://127.0.0.1:7401"]
+""",
+}
+"""The least of each role's file, below `[server]` and `[tls]`."""
+
+_PORTS = {"cache": 7400, "router": 7401, "verifier": 7402, "drafter": 7403, "gateway": 7404}
+
+_NOTES = {
+    "gateway": "Its certificate has the role front-end. `GET /healthz` of the API tells that this process answers, no "
+    "more (liveness): no router is asked.",
+}
 
 
 def describe(role: str) -> str:
@@ -37,8 +89,25 @@ def describe(role: str) -> str:
     return _page(role)
 
 
+def example(role: str) -> str:
+    """Return a settings file with everything that a role needs and nothing else."""
+    base = f"127.0.0.1:{_PORTS[role]}"
+    return f"""\
+[server]
+listen = "{base}"
+base_uri = "https://{base}"
+
+[tls]
+certificate = "certs/{role}.pem"
+key = "certs/{role}.key"
+ca = "certs/ca.pem"
+
+{_EXAMPLES[role]}"""
+
+
 def _page(role: str) -> str:
-    lines = [f"## `sdcp {role}`"]
+    lines = [f"## `sdcp {role}`", "", "```toml", example(role).rstrip("\n"), "```"]
+    lines += ["", _NOTES[role]] if role in _NOTES else []
     for name, field in ROLES[role].model_fields.items():
         lines += ["", *_section(name, field)]
     return "\n".join(lines) + "\n"

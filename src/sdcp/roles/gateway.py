@@ -22,7 +22,7 @@ from sdcp.engines.digests import IDENTITY_TOKENIZER, tokenizer_digest, tokenizer
 from sdcp.errors import ConfigurationError, UnknownResource
 from sdcp.http.client import Client
 from sdcp.http.exchange import Request, Response
-from sdcp.roles.config import GatewaySettings, Model
+from sdcp.roles.config import GatewayModel, GatewaySettings
 from sdcp.roles.delivery import FrontEnd
 from sdcp.roles.openai_app import Api
 from sdcp.roles.openai_text import FolderText, IdentityText, Text
@@ -35,8 +35,6 @@ logger = logging.getLogger("sdcp.roles")
 async def make(context: Context[GatewaySettings]) -> GatewayRole:
     """Load the tokenizer and bind the API's address. Raises ConfigurationError."""
     settings = context.settings
-    if not settings.routers.base_uris:
-        raise ConfigurationError("[routers] base_uris: a gateway needs a router to ask")
     text, tokenizer = load_text(settings.model)
     client = context.client()
     front_end = FrontEnd(Peers(client), settings.routers.base_uris, tokenizer)
@@ -58,7 +56,7 @@ async def make(context: Context[GatewaySettings]) -> GatewayRole:
     return GatewayRole(ApiServer(config), _bound(settings.api.listen), front_end, client)
 
 
-def load_text(model: Model) -> tuple[Text, bytes]:
+def load_text(model: GatewayModel) -> tuple[Text, bytes]:
     """The model's tokenizer and its digest. Raises ConfigurationError."""
     if model.engine == "bigram" and model.tokenizer is None:
         return IdentityText(), IDENTITY_TOKENIZER

@@ -71,6 +71,7 @@ class Api:
         return application
 
     async def _health(self, _: Request) -> Response:
+        """Liveness: this process answers. Whether a router does is not looked at."""
         return JSONResponse({"status": "ok"})
 
     async def _models(self, _: Request) -> Response:

@@ -11,10 +11,12 @@ import asyncio
 import logging
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from sdcp.errors import ConfigurationError, Forbidden
 from sdcp.http.client import Client
@@ -23,6 +25,7 @@ from sdcp.http.identity import TrustPolicy
 from sdcp.http.limits import ServerLimits
 from sdcp.http.server import Server
 from sdcp.http.tls import TlsFiles, client_context, server_context
+from sdcp.roles.certificate import check_certificate
 from sdcp.roles.config import RoleSettings
 from sdcp.roles.telemetry import CONTENT_TYPE, Metrics
 
@@ -91,9 +94,12 @@ async def _serve(settings: S, make: Make[S], until_stdin_ends: bool) -> None:
     if until_stdin_ends:
         _stop_at_end_of(sys.stdin.fileno(), stop)
     files = tls_files(settings)
+    tls = server_context(files)
+    check_certificate(settings)  # before a model is loaded, which may take minutes
     metrics = Metrics()
     role = await make(Context(settings, files, _report, metrics))
-    server = await _listen(settings, files, _with_metrics(role.handle, metrics))
+    base_path = urlsplit(settings.server.base_uri or "").path
+    server = await _listen(settings, tls, with_metrics(role.handle, metrics, base_path))
     base_uri = settings.server.base_uri or f"https://{server.host}:{server.port}"
     await role.start(base_uri)
     print(f"ready {base_uri}", flush=True)
@@ -102,11 +108,12 @@ async def _serve(settings: S, make: Make[S], until_stdin_ends: bool) -> None:
     await asyncio.gather(role.drain(), server.drain(settings.limits.drain_s))
 
 
-def _with_metrics(handler: Handler, metrics: Metrics) -> Handler:
-    """Serve `GET metrics` beside the role's own resources."""
+def with_metrics(handler: Handler, metrics: Metrics, base_path: str) -> Handler:
+    """Serve `GET metrics` beside the role's own resources. `base_path`: with or without a slash at its end."""
+    path = f"{base_path.rstrip('/')}/metrics"
 
     async def handle(request: Request) -> Response:
-        if request.method != "GET" or not request.path.endswith("/metrics"):
+        if request.method not in ("GET", "HEAD") or request.path != path:
             return await handler(request)
         if not request.peer.roles:
             raise Forbidden("Metrics are for peers whose certificate has a role; this one has none.")
@@ -115,13 +122,11 @@ def _with_metrics(handler: Handler, metrics: Metrics) -> Handler:
     return handle
 
 
-async def _listen(settings: RoleSettings, files: TlsFiles, handler: Handler) -> Server:
+async def _listen(settings: RoleSettings, tls: ssl.SSLContext, handler: Handler) -> Server:
     host, _, port = settings.server.listen.rpartition(":")
     limits = ServerLimits(max_connections=settings.limits.connections)
     trust = TrustPolicy(settings.tls.roles)
-    server = Server(
-        handler, server_context(files), host=host, port=int(port), trust=trust, limits=limits, report=_report
-    )
+    server = Server(handler, tls, host=host, port=int(port), trust=trust, limits=limits, report=_report)
     try:
         await server.start()
     except OSError as fault:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from sdcp.engines.registry import load_target
 from sdcp.engines.worker import Worker
-from sdcp.errors import InvalidContent, MalformedBody, Overloaded
+from sdcp.errors import InvalidContent, MalformedBody, Overloaded, ProblemError
 from sdcp.http.client import Client
 from sdcp.http.dispatch import answer, dispatcher, receive
 from sdcp.http.exchange import Request, Response
@@ -66,6 +66,7 @@ async def make(context: Context[VerifierSettings]) -> VerifierRole:
             retention_s=limits.retention_s,
             idle_s=limits.idle_s,
             busy_load=limits.busy_load,
+            busy_cap=limits.busy_cap,
             fetch_s=limits.fetch_ms / 1000,
             drain_s=limits.drain_s,
             ttl_ms=limits.status_ttl_ms,
@@ -91,6 +92,7 @@ class VerifierFacts:
     retention_s: float = 600.0
     idle_s: float = 600.0
     busy_load: int = 90
+    busy_cap: int = 4
     fetch_s: float = 5.0
     drain_s: float = 20.0
     ttl_ms: int = 3000
@@ -127,9 +129,11 @@ class VerifierRole:
         self._client = client
         self._cache = cache
         self._facts = facts
+        self._metrics = metrics
         self._target_facts = TargetFacts(
             model=target.model, tokenizer=target.tokenizer, vocabulary=target.vocabulary, context=target.context
         )
+        self._most_sessions = min(facts.sessions, target.capacity)
         self._worker = Worker(target)
         self._peers = Peers(client)
         self._sessions = Sessions(facts.retention_s, facts.idle_s)
@@ -164,8 +168,12 @@ class VerifierRole:
         self._reporter.start()
 
     async def handle(self, request: Request) -> Response:
-        """Answer one request. Raises ProblemError."""
-        return await self._dispatch(request)
+        """Answer one request. Raises ProblemError. Refusals are counted by type, outside Table 2 by status."""
+        try:
+            return await self._dispatch(request)
+        except ProblemError as refusal:
+            self._refused(refusal)
+            raise
 
     async def drain(self) -> None:
         """Open nothing, let what is under way commit and be answered, say goodbye."""
@@ -185,7 +193,7 @@ class VerifierRole:
 
     def status(self) -> Status:
         """What routers get: how it stands here, and who we are (D7)."""
-        full = self._draining or self._sessions.live >= self._facts.sessions
+        full = self._draining or self._sessions.live >= self._most_sessions
         return Status(
             instance=self._base_uri,
             role=VERIFIER,
@@ -200,6 +208,9 @@ class VerifierRole:
     def _last_status(self) -> Status:
         return replace(self.status(), ttl_ms=_GONE_MS)
 
+    def _refused(self, error: ProblemError) -> None:
+        self._metrics.count(f"refused_{error.suffix or error.status}")
+
     def _queue(self) -> int:
         return int(self._worker.snapshot()["rounds_waiting"])
 
@@ -208,24 +219,24 @@ class VerifierRole:
     async def _open(self, request: Request, _: Parameters) -> Response:
         message = await receive(request, SessionOpen, self._facts.body_bytes)
         held = self._sessions.opening(message.session, message.epoch) or self._admit(message, request.peer)
-        return _response(await held.ask(lambda number: OpenReceived(number, message)))
+        return self._response(await held.ask(lambda number: OpenReceived(number, message)))
 
     async def _assign(self, request: Request, parameters: Parameters) -> Response:
         held = self._sessions.serving(_id(parameters))
         message = await receive(request, Assignment, self._facts.body_bytes)
         _check_same(message.session, held)
-        return _response(await held.ask(lambda number: DrafterAssigned(number, message)))
+        return self._response(await held.ask(lambda number: DrafterAssigned(number, message)))
 
     async def _propose(self, request: Request, _: Parameters) -> Response:
         message = await receive(request, Proposal, self._facts.body_bytes)
         held, client = self._sessions.serving(message.session), self._identity(request)
-        return _response(await held.ask(lambda number: ProposalReceived(number, message, client)))
+        return self._response(await held.ask(lambda number: ProposalReceived(number, message, client)))
 
     async def _policy(self, request: Request, parameters: Parameters) -> Response:
         held = self._sessions.serving(_id(parameters))
         message = await receive(request, Policy, self._facts.body_bytes)
         _check_same(message.session, held)
-        return _response(await held.ask(lambda number: PolicyReceived(number, message)))
+        return self._response(await held.ask(lambda number: PolicyReceived(number, message)))
 
     async def _output(self, request: Request, parameters: Parameters) -> Response:
         held = self._sessions.serving(_id(parameters))
@@ -233,10 +244,18 @@ class VerifierRole:
         longest_ms = wait_ms(request.headers.get("prefer"), self._facts.wait_ms)
         # Routers and front ends may read by their role; a drafter must be the one assigned (D9a, D10).
         client = None if request.peer.roles & {ROUTER, FRONT_END} else self._identity(request)
-        return _response(await held.ask(lambda number: OutputRequested(number, start, longest_ms, client)))
+        return self._response(await held.ask(lambda number: OutputRequested(number, start, longest_ms, client)))
 
     def _identity(self, request: Request) -> _Identity:
         return _Identity(request.peer, self._facts.match_host)
+
+    def _response(self, given: Reply | Refuse) -> Response:
+        if isinstance(given, Refuse):
+            self._refused(given.error)
+            return problem_response(given.error, None if given.state is None else given.state.to_plain())
+        if given.message is None:
+            raise TypeError("a verifier answers every request with a message")
+        return answer(given.message)
 
     # ---- sessions ----------------------------------------------------------------------------------------------------
 
@@ -244,25 +263,19 @@ class VerifierRole:
         """Make room for a session that is not here under this epoch. Raises Overloaded or InvalidContent."""
         if self._draining:
             raise Overloaded("This verifier is going down; open the session at another one.")
-        if message.session not in self._sessions and self._sessions.live >= self._facts.sessions:
+        if message.session not in self._sessions and self._sessions.live >= self._most_sessions:
             raise Overloaded(f"This verifier serves {self._sessions.live} sessions and takes no more.")
         if not self._cache.allows_log(message.commit_log):
             raise InvalidContent(f"{message.commit_log} is no log under a cache prefix that is configured here.")  # D11
         machine = VerifierSession(
-            self._target_facts, Busy(load=self._facts.busy_load), enforces_fences=self._facts.enforces_fences
+            self._target_facts,
+            Busy(self._facts.busy_load, self._facts.busy_cap),
+            enforces_fences=self._facts.enforces_fences,
         )
         its_router = sorted(self._facts.routers, key=lambda uri: not router.owns(uri, self._facts.match_host))
         held = VerifyingSession(message.session, message.epoch, machine, self._equipment, its_router, self._sessions)
         self._sessions.add(held)
         return held
-
-
-def _response(given: Reply | Refuse) -> Response:
-    if isinstance(given, Refuse):
-        return problem_response(given.error, None if given.state is None else given.state.to_plain())
-    if given.message is None:
-        raise TypeError("a verifier answers every request with a message")
-    return answer(given.message)
 
 
 def _id(parameters: Parameters) -> bytes:

@@ -15,7 +15,7 @@ from sdcp.engines.digests import IDENTITY_TOKENIZER, tokenizer_digest
 from sdcp.errors import ConfigurationError, UnknownResource
 from sdcp.http.authority import issue
 from sdcp.roles.config import Api as ApiSettings
-from sdcp.roles.config import GatewaySettings, Model, Routers, Tls
+from sdcp.roles.config import GatewayModel, GatewaySettings, RoutersToAsk, Tls
 from sdcp.roles.gateway import ApiServer, GatewayRole, _bound, load_text, make
 from sdcp.roles.openai_text import FolderText, IdentityText
 from sdcp.roles.process import Context
@@ -39,7 +39,7 @@ class Client:
 
 
 def test_the_reference_model_has_the_identity_tokenizer(tmp_path: Path) -> None:
-    text, digest = load_text(Model(engine="bigram", path=tmp_path / "model.safetensors"))
+    text, digest = load_text(GatewayModel(engine="bigram", path=tmp_path / "model.safetensors"))
     assert isinstance(text, IdentityText)
     assert digest == IDENTITY_TOKENIZER
 
@@ -47,16 +47,18 @@ def test_the_reference_model_has_the_identity_tokenizer(tmp_path: Path) -> None:
 def test_a_folder_s_tokenizer_and_its_digest(tmp_path: Path) -> None:
     Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
     for model in (
-        Model(engine="transformers", path=tmp_path),
-        Model(engine="x", tokenizer=tmp_path / "tokenizer.json"),
+        GatewayModel(engine="transformers", path=tmp_path),
+        GatewayModel(engine="x", tokenizer=tmp_path / "tokenizer.json"),
     ):
         text, digest = load_text(model)
         assert isinstance(text, FolderText)
         assert digest == tokenizer_digest(tmp_path)
 
 
-@pytest.mark.parametrize("model", [Model(engine="transformers"), Model(engine="transformers", path=Path("nowhere"))])
-def test_without_a_tokenizer_there_is_no_gateway(model: Model) -> None:
+@pytest.mark.parametrize(
+    "model", [GatewayModel(engine="transformers"), GatewayModel(engine="transformers", path=Path("nowhere"))]
+)
+def test_without_a_tokenizer_there_is_no_gateway(model: GatewayModel) -> None:
     with pytest.raises(ConfigurationError):
         load_text(model)
 
@@ -72,8 +74,8 @@ async def test_the_api_s_own_certificate_is_read_at_once(tmp_path: Path) -> None
     settings = GatewaySettings(
         tls=Tls(certificate=files.certificate, key=files.key, ca=files.ca),
         api=ApiSettings(listen="127.0.0.1:0", certificate=tmp_path / "bad.pem", key=files.key),
-        model=Model(engine="bigram"),
-        routers=Routers(base_uris=("https://router.example",)),
+        model=GatewayModel(engine="bigram"),
+        routers=RoutersToAsk(base_uris=("https://router.example",)),
     )
     with pytest.raises(ConfigurationError, match=r"\[api\] certificate"):
         await make(Context(settings, files, lambda what, fault: None, Metrics()))

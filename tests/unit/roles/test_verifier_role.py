@@ -57,8 +57,8 @@ UNIFORM = np.full((1, WIDTH), 1 / WIDTH, np.float32)
 class Gated(BigramTarget):
     """The reference target, which a test can stop before a pass, or break."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, capacity: int) -> None:
+        super().__init__(path, capacity)
         self.gate = threading.Event()
         self.gate.set()
         self.reached = threading.Event()
@@ -135,6 +135,7 @@ class Town:
         self.deaf = 0  # so many events get no 204
         self.faults: list[BaseException] = []
         self.expected: list[BaseException] = []  # faults of ours that the test provoked
+        self.metrics = Metrics()
         self.names = {
             name: Client(client_context(getattr(pki, name))) for name in ("router", "drafter", "other", "front_end")
         }
@@ -257,12 +258,18 @@ def facts() -> VerifierFacts:
 
 
 @pytest.fixture
-async def town(pki: Pki, facts: VerifierFacts, tmp_path: Path) -> AsyncIterator[Town]:
+def capacity() -> int:
+    """Sessions that the engine takes."""
+    return 1024
+
+
+@pytest.fixture
+async def town(pki: Pki, facts: VerifierFacts, capacity: int, tmp_path: Path) -> AsyncIterator[Town]:
     logits = np.zeros((WIDTH, WIDTH), np.float32)
     for token in range(WIDTH):
         logits[token, (token + 1) % WIDTH] = 20.0
     write_bigram(tmp_path / "target.safetensors", logits, context=64)
-    target = Gated(tmp_path / "target.safetensors")
+    target = Gated(tmp_path / "target.safetensors", capacity)
     town = Town(pki, target, Flaky())
     async with asyncio.timeout(PATIENCE_S), Server(town.router, server_context(pki.router)) as router:
         routers = (f"https://127.0.0.1:{router.port}",)
@@ -271,7 +278,7 @@ async def town(pki: Pki, facts: VerifierFacts, tmp_path: Path) -> AsyncIterator[
             Client(client_context(pki.verifier)),
             town.cache,
             replace(facts, routers=routers),
-            Metrics(),
+            town.metrics,
             lambda _, fault: town.faults.append(fault),
         )
         async with Server(town.role.handle, server_context(pki.verifier)) as server:
@@ -388,16 +395,35 @@ async def test_a_log_outside_the_caches_is_refused(town: Town) -> None:
 
 
 @pytest.mark.decision("D3")
+@pytest.mark.parametrize(("facts", "capacity"), [(VerifierFacts(sessions=1), 9), (VerifierFacts(sessions=9), 1)])
 async def test_beyond_its_capacity_a_verifier_says_when_to_come_back(town: Town) -> None:
     await town.started()
     refused = await town.open(session=b"x" * 16)
     assert problem(refused) == (503, "about:blank")
     assert int(refused.headers["retry-after"]) >= 1
+    assert town.role.status().load == 100
     assert (await town.open()).status == 200  # a repeat is no new session
     await town.propose(5, 6, 7, 8, 9, 10)
     await town.propose(0)
     await town.propose(2)
     assert (await town.open(session=b"x" * 16, commit_log=town.cache.new_log("two"))).status == 200
+
+
+async def test_refusals_are_counted_by_type_or_status(town: Town) -> None:
+    await town.started()
+    await town.open(session=b"x" * 16)
+    await town.propose(5, base=3)
+    await town.propose(5, base=3)
+    shown = town.metrics.render().decode()
+    assert 'sdcp_events_total{event="refused_503"} 1.0' in shown
+    assert 'sdcp_events_total{event="refused_sdcp-stale-base"} 2.0' in shown
+
+
+@pytest.mark.requirement("S6.5.1-lowered-under-load")
+@pytest.mark.parametrize("facts", [VerifierFacts(busy_load=0, busy_cap=2)])
+async def test_a_busy_verifier_cuts_the_limit_to_what_is_set(town: Town) -> None:
+    await town.started()
+    assert Verdict.decode((await town.propose(5, 6)).body).m_cap == 2
 
 
 @pytest.mark.parametrize("facts", [VerifierFacts(retention_s=0.0)])
