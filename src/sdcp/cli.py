@@ -23,16 +23,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Speculative Decoding Coordination Protocol: router, verifier, drafters, cache and gateway.",
+    help="Speculative Decoding Coordination Protocol: router, verifier, drafters, cache and gateway.\n\n"
+    'Example: sdcp up --once --prompt "Why is the sky blue?"',
 )
-ca = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Development authority and certificates (D9).")
-models = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Model folders.")
+ca = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Development authority and certificates (D9).\n\nExample: sdcp ca init certs",
+)
+models = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Model folders.\n\nExample: sdcp models fetch demo"
+)
 app.add_typer(ca, name="ca")
 app.add_typer(models, name="models")
 
 Config = Annotated[Path, typer.Option("--config", metavar="FILE", help="Settings (TOML, docs/configuration.md).")]
 UntilStdinEnds = Annotated[bool, typer.Option("--until-stdin-ends", help="Stop when standard input ends.")]
-LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
+LogLevel = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
 
 
 # typer carries click inside and names only leaves of its tree of errors: BadParameter < UsageError < ClickException.
@@ -89,7 +96,9 @@ def _serve(role: str, config: Path, log_level: str, until_stdin_ends: bool) -> N
 
 @app.command()
 def verifier(config: Config, log_level: LogLevel = "info", until_stdin_ends: UntilStdinEnds = False) -> None:
-    """Serve a verifier: the only party that commits output. Prints `ready <base URI>` when it serves.
+    """Serve a verifier, the only party that commits output.
+
+    Prints `ready <base URI>` when it serves, as the other roles do.
 
     Example: sdcp verifier --config verifier.toml
     """
@@ -98,7 +107,7 @@ def verifier(config: Config, log_level: LogLevel = "info", until_stdin_ends: Unt
 
 @app.command()
 def drafter(config: Config, log_level: LogLevel = "info", until_stdin_ends: UntilStdinEnds = False) -> None:
-    """Serve a drafter: proposes tokens for the sessions that a router assigns to it.
+    """Serve a drafter, which proposes tokens.
 
     Example: sdcp drafter --config drafter-1.toml
     """
@@ -107,7 +116,9 @@ def drafter(config: Config, log_level: LogLevel = "info", until_stdin_ends: Unti
 
 @app.command()
 def router(config: Config, log_level: LogLevel = "info", until_stdin_ends: UntilStdinEnds = False) -> None:
-    """Serve a router: opens sessions at verifiers and assigns them to drafters by load.
+    """Serve a router, which assigns requests to drafters.
+
+    It opens sessions at verifiers and assigns them to drafters by load.
 
     Example: sdcp router --config router.toml
     """
@@ -116,7 +127,7 @@ def router(config: Config, log_level: LogLevel = "info", until_stdin_ends: Until
 
 @app.command()
 def cache(config: Config, log_level: LogLevel = "info", until_stdin_ends: UntilStdinEnds = False) -> None:
-    """Serve a multi-level cache: objects, leases and durable fenced commit logs.
+    """Serve a cache: objects, leases and commit logs.
 
     Example: sdcp cache --config cache.toml
     """
@@ -134,9 +145,11 @@ def gateway(config: Config, log_level: LogLevel = "info", until_stdin_ends: Unti
 
 @app.command("config")
 def config_(
-    role: Annotated[str, typer.Argument(help="verifier, drafter, router, cache or gateway; all.")] = "all",
+    role: Annotated[
+        str, typer.Argument(metavar="ROLE", help="verifier, drafter, router, cache or gateway; all.")
+    ] = "all",
 ) -> None:
-    """Print every setting of a role with its default and meaning, as Markdown.
+    """Print every setting of a role, as Markdown.
 
     Example: sdcp config verifier
     """
@@ -152,7 +165,9 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the au
 
 @ca.command("init")
 def ca_init(directory: Directory) -> None:
-    """Make a development authority (DIR/ca.pem, DIR/ca.key); one that exists is kept.
+    """Make a development authority.
+
+    Its files are DIR/ca.pem and DIR/ca.key; one that exists is kept.
 
     Example: sdcp ca init certs
     """
@@ -164,16 +179,20 @@ def ca_init(directory: Directory) -> None:
 @ca.command("issue")
 def ca_issue(
     directory: Directory,
-    name: Annotated[str, typer.Option("--name", help="Files are DIR/NAME.pem and DIR/NAME.key.")],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Files are DIR/NAME.pem and DIR/NAME.key.")],
     role: Annotated[
-        list[str], typer.Option("--role", help="router, verifier, drafter, cache or front-end; repeatable.")
+        list[str],
+        typer.Option("--role", metavar="ROLE", help="router, verifier, drafter, cache or front-end; repeatable."),
     ],
-    uri: Annotated[list[str], typer.Option("--uri", help="Base URI of the instance; repeatable.")] = [],  # noqa: B006
-    dns: Annotated[list[str], typer.Option("--dns", help="Host name; repeatable.")] = [],  # noqa: B006
-    ip: Annotated[list[str], typer.Option("--ip", help="Address; repeatable.")] = [],  # noqa: B006
+    uri: Annotated[list[str], typer.Option("--uri", metavar="URI", help="Base URI of the instance; repeatable.")] = [],  # noqa: B006
+    dns: Annotated[list[str], typer.Option("--dns", metavar="NAME", help="Host name; repeatable.")] = [],  # noqa: B006
+    ip: Annotated[list[str], typer.Option("--ip", metavar="ADDRESS", help="Address; repeatable.")] = [],  # noqa: B006
 ) -> None:
-    """Issue a certificate with a role and base URIs (D9). Without --dns and --ip it is good for the loopback.
+    """Issue a certificate with a role and base URIs (D9).
 
+    Without --dns and --ip it is good for the loopback.
+
+    \b
     Example: sdcp ca issue certs --name verifier --role verifier --uri https://127.0.0.1:7401
     """
     from sdcp.http.authority import issue
@@ -188,10 +207,12 @@ def ca_issue(
 
 @models.command("fetch")
 def models_fetch(
-    name: Annotated[str, typer.Argument(help="demo: SmolLM2-135M-Instruct.")],
-    directory: Annotated[Path, typer.Option("--dir", help="Folder of model folders.")] = Path("models"),
+    name: Annotated[str, typer.Argument(metavar="NAME", help="demo: SmolLM2-135M-Instruct.")],
+    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of model folders.")] = Path("models"),
 ) -> None:
-    """Bring a model into a local folder (weights as safetensors, tokenizer.json) and check its digest; restartable.
+    """Download a model into a local folder.
+
+    Weights as safetensors, and tokenizer.json; digests are checked. One that was cut short goes on where it was.
 
     Example: sdcp models fetch demo
     """
@@ -215,10 +236,12 @@ def models_fetch(
 
 @models.command("digest")
 def models_digest(
-    path: Annotated[Path, typer.Argument(help="A weight file or a model folder.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A weight file or a model folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Print the digests by which contracts name a model and its tokenizer (docs/reference-model.md).
+    """Print the digests of a model and its tokenizer.
+
+    Contracts name them by these (docs/reference-model.md).
 
     Example: sdcp models digest models/demo-drafter
     """
@@ -230,9 +253,9 @@ def models_digest(
 
 @app.command()
 def vectors(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Vector files (JSON).")]) -> None:
-    """Check this implementation against expected values; ends with `N passed, M failed`.
+    """Check this implementation against expected values.
 
-    Exit code 1 if a case failed, 2 if a file cannot be read.
+    Ends with `N passed, M failed`. Exit code 1 if a case failed, 2 if a file cannot be read.
 
     Example: sdcp vectors tests/data/vectors/*.json
     """
@@ -246,26 +269,40 @@ def vectors(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help=
 
 @app.command()
 def up(
-    target: Annotated[list[Path], typer.Option("--target", help="Target model; one verifier each.")] = [],  # noqa: B006
+    target: Annotated[
+        list[Path], typer.Option("--target", metavar="PATH", help="Target model; one verifier each.")
+    ] = [],  # noqa: B006
     draft: Annotated[
         list[str],
-        typer.Option("--draft", help="Draft model: a path, `ngram`, or `ngram+PATH`; one drafter each."),
+        typer.Option(
+            "--draft", metavar="MODEL", help="Draft model: a path, `ngram`, or `ngram+PATH`; one drafter each."
+        ),
     ] = [],  # noqa: B006
-    directory: Annotated[Path, typer.Option("--dir", help="Certificates, settings, logs and cache.")] = Path(".sdcp"),
-    prompt: Annotated[str | None, typer.Option("--prompt", help="Ask this once everything is up.")] = None,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Length of that answer.")] = 96,
+    directory: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Certificates, settings, logs and cache.")
+    ] = Path(".sdcp"),
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", metavar="TEXT", help="Ask this once everything is up.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", metavar="NUMBER", min=0, help="Greatest length of that answer; 96 if not given."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop after the answer to --prompt.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Compare the answer with plain greedy decoding; exit 1 if it differs (D32).")
     ] = False,
-    api: Annotated[str, typer.Option("--api", help="Address of the OpenAI API.")] = "127.0.0.1:8000",
+    api: Annotated[
+        str, typer.Option("--api", metavar="HOST:PORT", help="Address of the OpenAI API; port 0: a free one.")
+    ] = "127.0.0.1:8000",
 ) -> None:
-    """Start cache, router, verifier, drafters and gateway on loopback, each its own process, over mutual TLS.
+    """Start the whole system on loopback.
 
-    Without --target and --draft: the demonstration models (`sdcp models fetch demo`). Ctrl-C stops everything that
-    was started; the same DIR can be used again.
+    Cache, router, verifiers, drafters and gateway, each its own process, over mutual TLS. Without --target and
+    --draft: the demonstration models (`sdcp models fetch demo`). Ctrl-C stops everything that was started; the same
+    DIR can be used again.
 
-    Example: sdcp up --target models/SmolLM2-135M-Instruct --draft ngram+models/demo-drafter --draft ngram
+    Example: sdcp up --target models/SmolLM2-135M-Instruct --draft ngram
     """
     from sdcp.fleet import Plan, run
 
@@ -287,38 +324,62 @@ def up(
 
 @app.command()
 def generate(
-    prompt: Annotated[str, typer.Argument(help="What to ask.")],
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=0)] = 128,
-    temperature: Annotated[float | None, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = None,
-    top_p: Annotated[float | None, typer.Option("--top-p", min=0.0, max=1.0)] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", min=0)] = None,
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="What to ask.")],
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", metavar="NUMBER", min=0, help="Greatest length of the answer.")
+    ] = 128,
+    temperature: Annotated[
+        float | None,
+        typer.Option("--temperature", metavar="NUMBER", min=0.0, help="Logits are divided by it before sampling."),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            "--top-p", metavar="NUMBER", min=0.0, max=1.0, help="Sample among the best tokens of this probability."
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", metavar="NUMBER", min=0, help="Sample among this many best tokens; 0: all."),
+    ] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", min=0, help="Of the verifier's draws; the drafter's own are not fixed by it."),
+        typer.Option(
+            "--seed", metavar="NUMBER", min=0, help="Of the verifier's draws; the drafter's own are not fixed by it."
+        ),
     ] = None,
-    rule: Annotated[str, typer.Option("--rule", help="greedy or sampling.")] = "greedy",
+    rule: Annotated[str, typer.Option("--rule", metavar="RULE", help="greedy or sampling.")] = "greedy",
     raw: Annotated[bool, typer.Option("--raw", help="Complete the text; no chat template.")] = False,
     gateway_url: Annotated[
-        str | None, typer.Option("--gateway", help="URL of the API; absent: that of `sdcp up` in --dir.")
+        str | None, typer.Option("--gateway", metavar="URL", help="URL of the API; absent: that of `sdcp up` in --dir.")
     ] = None,
-    directory: Annotated[Path, typer.Option("--dir", help="Folder of `sdcp up`.")] = Path(".sdcp"),
+    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of `sdcp up`.")] = Path(".sdcp"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of streamed text.")] = False,
 ) -> None:
-    """Stream an answer through the gateway, then print what speculation gained.
+    """Stream an answer, then print what speculation did.
 
-    Example: sdcp generate "Why is the sky blue?" --max-tokens 64 --rule sampling --temperature 0.7
+    Example: sdcp generate "Name a river." --rule sampling --temperature 0.7
     """
     from sdcp.generate import Ask, run
 
-    if rule not in ("greedy", "sampling"):
+    sampling = _sampling(rule, {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed})
+    raise typer.Exit(run(Ask(prompt, max_tokens, sampling, raw), gateway_url, directory, as_json))
+
+
+def _sampling(rule: str, options: dict[str, float | None]) -> dict[str, Any]:
+    """The parameters of the API; an option that would do nothing is refused."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if rule == "sampling":
+        if given.get("temperature") == 0:
+            raise ConfigurationError("--temperature 0 is greedy: leave out --rule sampling, or give a greater one")
+        return given
+    if rule != "greedy":
         raise ConfigurationError(f"--rule {rule}: must be greedy or sampling")
-    if rule == "greedy" and temperature:
+    if given.pop("temperature", 0):
         raise ConfigurationError("--temperature goes with --rule sampling")
-    sampling: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed}
-    if rule == "greedy":
-        sampling["temperature"] = 0.0
-    ask = Ask(prompt, max_tokens, {key: value for key, value in sampling.items() if value is not None}, raw)
-    raise typer.Exit(run(ask, gateway_url, directory, as_json))
+    for name in given:
+        raise ConfigurationError(f"--{name.replace('_', '-')} goes with --rule sampling")
+    return {"temperature": 0.0}
 
 
 if __name__ == "__main__":

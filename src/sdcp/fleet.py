@@ -11,6 +11,7 @@ Not here: what the roles do, and deployment on more than one machine.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -18,22 +19,20 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
-from safetensors import SafetensorError, safe_open
 
 from sdcp.errors import ConfigurationError
+from sdcp.fleet_members import Member, members, models_of
 from sdcp.http.authority import init_authority, issue
-
-DEMO_TARGET = Path("models/SmolLM2-135M-Instruct")
-DEMO_DRAFTER = Path("models/demo-drafter")
 
 READY_S = 180.0
 STOP_S = 25.0
+MAX_TOKENS = 96  # of the answer to --prompt
 RESTARTS = 5  # of one role; one that dies more often has a fault that a restart does not mend
 
 ROLES = ("cache", "router", "verifier", "drafter", "gateway")
@@ -50,48 +49,68 @@ class Plan:
     drafts: tuple[str, ...]
     directory: Path
     prompt: str | None
-    max_tokens: int
+    max_tokens: int | None
     once: bool
     check: bool
     api: str
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One process to be: its name, its role, and the lines of its settings below `[server]` and `[tls]`."""
-
-    name: str
-    role: str
-    settings: str
-
-
 def run(plan: Plan) -> int:
     """Start everything, ask the prompt if there is one, stay up until told to stop. Returns the exit code."""
-    if plan.once and plan.prompt is None:
-        raise ConfigurationError("--once needs --prompt: it stops after the answer")
-    return asyncio.run(_run(_with_demo_models(plan)))
+    for given, option in (
+        (plan.once, "--once"),
+        (plan.check, "--check"),
+        (plan.max_tokens is not None, "--max-tokens"),
+    ):
+        if given and plan.prompt is None:
+            raise ConfigurationError(f"{option} needs --prompt: it is about the answer")
+    targets, drafts = models_of(plan.targets, plan.drafts)
+    return asyncio.run(_run(replace(plan, targets=targets, drafts=drafts)))
 
 
 async def _run(plan: Plan) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     fleet = Fleet(plan)
+    stop = _stop_on_signals(fleet)
     try:
         fleet.prepare()
-        if not await _unless_stopped(stop, fleet.start()):
-            return 130
-        code = await _unless_stopped(stop, _ask(fleet)) if plan.prompt is not None else 0
-        if code or plan.once:
-            return 130 if code is None else code
-        if not stop.is_set():
-            console.print("Up. Ctrl-C stops everything.")
-            await fleet.watch(stop)
-        return 0
+        code = await _live(fleet, stop)
     finally:
         await fleet.stop()
-        console.print("Everything that was started has stopped.")
+    console.print("Everything that was started has stopped.")
+    return code
+
+
+def _stop_on_signals(fleet: Fleet) -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():  # the second one: somebody is in a hurry
+            fleet.kill()
+            with suppress(OSError):
+                console.show_cursor()
+            os._exit(130)  # a thread that reads or checks an answer would be waited for
+        stop.set()
+        with suppress(OSError):  # SIGHUP: the terminal is gone
+            console.print("stopping; answers under way are finished first, Ctrl-C again ends at once")
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, on_signal)
+    return stop
+
+
+async def _live(fleet: Fleet, stop: asyncio.Event) -> int:
+    """Start, answer, stay up. Returns the exit code."""
+    plan = fleet.plan
+    if not await _unless_stopped(stop, fleet.start()):
+        return 130
+    code = await _unless_stopped(stop, _ask(fleet)) if plan.prompt is not None else 0
+    if code or plan.once:
+        return 130 if code is None else code
+    if not stop.is_set():
+        console.print("Up. Ctrl-C stops everything.")
+        await fleet.watch(stop)
+    return 0
 
 
 async def _unless_stopped(stop: asyncio.Event, work: object) -> int | None:
@@ -114,7 +133,8 @@ async def _ask(fleet: Fleet) -> int:
 
     plan = fleet.plan
     assert plan.prompt is not None
-    ask = Ask(plan.prompt, plan.max_tokens, {"temperature": 0.0}, raw=False)
+    most = MAX_TOKENS if plan.max_tokens is None else plan.max_tokens
+    ask = Ask(plan.prompt, most, {"temperature": 0.0}, raw=False)
     result = await asyncio.to_thread(answer, ask, fleet.api_url, False)
     if not plan.check:
         return 0
@@ -129,7 +149,7 @@ class Fleet:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.directory = plan.directory.resolve()
-        self._members = tuple(_members(plan))
+        self._members = tuple(members(plan.targets, plan.drafts))
         self.bases: dict[str, str] = {}
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._deaths: dict[str, int] = {}
@@ -142,10 +162,14 @@ class Fleet:
         return f"http://{self._api}"
 
     def prepare(self) -> None:
-        """Write certificates and settings. Raises ConfigurationError, also when the folder is another fleet's now."""
+        """Write certificates and settings.
+
+        Raises ConfigurationError, also when the folder or the address of the API is another's now.
+        """
         try:
             (self.directory / "logs").mkdir(parents=True, exist_ok=True)
             self._own()
+            _check_free(self.plan.api)
             self._write()
         except OSError as fault:
             raise ConfigurationError(f"{self.directory}: cannot be used: {fault.strerror or fault}") from None
@@ -218,6 +242,10 @@ class Fleet:
             os.close(self._lock)
             self._lock = None
 
+    def kill(self) -> None:
+        """SIGKILL to everything that was started."""
+        _kill(self._processes.values())
+
     async def _revive(self, member: Member) -> None:
         name = member.name
         self._deaths[name] = self._deaths.get(name, 0) + 1
@@ -252,7 +280,10 @@ class Fleet:
 
     def _last_words(self, name: str) -> str:
         lines = self._log(name).read_text(errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("sdcp: ") if lines else "it said nothing"
+        said = lines[-1].removeprefix("sdcp: ") if lines else "it said nothing"
+        if "another process has this store open" in said:
+            said += "; an earlier `sdcp up` may still be stopping: try again in half a minute"
+        return said
 
     def _log(self, name: str) -> Path:
         return self.directory / "logs" / f"{name}.log"
@@ -304,10 +335,33 @@ async def _end(processes: list[asyncio.subprocess.Process]) -> None:
         return
     _, late = await asyncio.wait(ends, timeout=STOP_S)
     if late:
-        for process in processes:
-            with suppress(ProcessLookupError):
-                process.kill()
+        _kill(processes)
         await asyncio.wait(ends)
+
+
+def _kill(processes: Iterable[asyncio.subprocess.Process]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            process.kill()
+
+
+def _check_free(api: str) -> None:
+    """Raise ConfigurationError unless a server can listen at HOST:PORT: its log would say so much later."""
+    host, _, port = api.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigurationError(f"--api {api}: must be HOST:PORT")
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as holder:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind(address)
+            holder.listen()
+    except UnicodeError:
+        raise ConfigurationError(f"--api {api}: {host} is no host") from None
+    except OSError as fault:
+        if fault.errno == errno.EADDRINUSE:
+            raise ConfigurationError(f"{api} is in use; give another --api, e.g. 127.0.0.1:0") from None
+        raise ConfigurationError(f"--api {api}: {fault.strerror or fault}") from None
 
 
 def _free_port(wanted: int, taken: list[socket.socket]) -> int:
@@ -323,66 +377,3 @@ def _free_port(wanted: int, taken: list[socket.socket]) -> int:
         taken.append(holder)
         return int(holder.getsockname()[1])
     raise ConfigurationError("no free port on 127.0.0.1")
-
-
-def _with_demo_models(plan: Plan) -> Plan:
-    """Fill in the demonstration models, and say what to do when a model is not there."""
-    from dataclasses import replace
-
-    targets = plan.targets or (DEMO_TARGET,)
-    drafts = plan.drafts or (f"ngram+{DEMO_DRAFTER}",) * 2
-    if not plan.targets and not DEMO_TARGET.exists():
-        raise ConfigurationError(f"{DEMO_TARGET} is not there; run `sdcp models fetch demo` first")
-    paths = [*targets, *(Path(draft.removeprefix("ngram+")) for draft in drafts if draft != "ngram")]
-    for path in paths:
-        if not path.exists():
-            raise ConfigurationError(f"{path}: no such model file or folder")
-    return replace(plan, targets=targets, drafts=drafts)
-
-
-def _members(plan: Plan) -> Iterator[Member]:
-    peers = '[cache]\nprefixes = ["@cache"]\n\n[routers]\nbase_uris = ["@router"]\n'
-    yield Member("cache", "cache", '[store]\ndirectory = "store"\n')
-    yield Member("router", "router", '[cache]\nprefixes = ["@cache"]\n')
-    for number, target in enumerate(plan.targets, 1):
-        yield Member(f"verifier-{number}", "verifier", f"{_model(target)}\n{peers}")
-    for number, draft in enumerate(plan.drafts, 1):
-        yield Member(f"drafter-{number}", "drafter", f"{_drafter_model(draft, plan.targets[0])}\n{peers}")
-    gateway = f'[api]\nlisten = "@api"\nmodel_name = {_quoted(plan.targets[0].stem)}\n'
-    routers = '[routers]\nbase_uris = ["@router"]\n'
-    yield Member("gateway", "gateway", f"{_model(plan.targets[0])}\n{routers}\n{gateway}")
-
-
-def _model(path: Path) -> str:
-    engine = "transformers" if path.is_dir() else "bigram"
-    return f'[model]\nengine = "{engine}"\npath = {_quoted(path.resolve())}\n'
-
-
-def _drafter_model(draft: str, target: Path) -> str:
-    lookup = draft == "ngram" or draft.startswith("ngram+")
-    path = draft.removeprefix("ngram").removeprefix("+") if lookup else draft
-    if path and not lookup and not Path(path).is_dir():
-        return _model(Path(path))
-    engine = "+".join(["ngram"] * lookup + ["transformers"] * bool(path))
-    lines = [f'[model]\nengine = "{engine}"']
-    if path:  # a small model gains nothing from a second thread, and the verifier needs it
-        lines += [f"path = {_quoted(Path(path).resolve())}", "threads = 1"]
-    else:  # lookup knows no model: vocabulary and tokenizer are the target's
-        lines += [f"vocabulary = {_vocabulary(target)}"]
-        lines += [f"tokenizer = {_quoted(target.resolve() / 'tokenizer.json')}"] if target.is_dir() else []
-    return "\n".join(lines) + "\n"
-
-
-def _vocabulary(target: Path) -> int:
-    """V of a model folder or of a reference model."""
-    try:
-        if target.is_dir():
-            return int(json.loads((target / "config.json").read_text())["vocab_size"])
-        with safe_open(target, framework="numpy") as file:
-            return int(file.get_slice("logits").get_shape()[-1])
-    except (OSError, ValueError, LookupError, SafetensorError) as fault:
-        raise ConfigurationError(f"{target}: is no model: {fault}") from None
-
-
-def _quoted(value: object) -> str:
-    return json.dumps(str(value))  # a JSON string is a TOML basic string

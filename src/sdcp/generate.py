@@ -1,4 +1,4 @@
-"""`sdcp generate`: one request to a gateway, its text as it comes, and what speculation gained.
+"""`sdcp generate`: one request to a gateway, its text as it comes, and what speculation did.
 
 Speaks the OpenAI API over HTTP, with the gateway's own extension `sdcp` in the last chunk (docs/decisions.md, D35).
 """
@@ -40,6 +40,7 @@ class Answer:
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     first_token_s: float = 0.0
+    first_chunk_tokens: int = 0
     total_s: float = 0.0
     tokens: int = 0
     passes: int = 0
@@ -47,14 +48,15 @@ class Answer:
     accepted: int = 0
 
     def figures(self) -> dict[str, float | int | None]:
-        """What speculation gained, rounded for reading."""
+        """What speculation did, rounded for reading. The rate is that of the tokens after the first chunk."""
+        written = self.tokens - self.first_chunk_tokens
         writing_s = max(self.total_s - self.first_token_s, 1e-9)
         rounds = max(self.passes, 1)
         return {
             "tokens": self.tokens,
             "seconds": round(self.total_s, 2),
             "first_token_seconds": round(self.first_token_s, 2),
-            "tokens_per_second": round(max(self.tokens - 1, 0) / writing_s, 1),
+            "tokens_per_second": round(written / writing_s, 1) if written > 0 else None,
             "rounds": self.passes,
             "accepted_per_round": round(self.accepted / rounds, 2),
             "acceptance": round(self.accepted / self.proposed, 3) if self.proposed else None,
@@ -64,10 +66,18 @@ class Answer:
 
 def run(ask: Ask, gateway_url: str | None, directory: Path, as_json: bool) -> int:
     """Ask, print the answer and the figures. Returns the exit code; raises ConfigurationError."""
-    result = answer(ask, gateway_url or _url_of(directory), as_json)
+    result = answer(ask, _url_of(directory) if gateway_url is None else base_url(gateway_url), as_json)
     if as_json:
         print(json.dumps({**asdict(result), "figures": result.figures()}))
     return 0
+
+
+def base_url(given: str) -> str:
+    """Return the URL below which `/v1` is, also where that was given along. Raises ConfigurationError."""
+    url = given.rstrip("/").removesuffix("/v1").rstrip("/")
+    if not url.startswith(("http://", "https://")) or not url.partition("://")[2]:
+        raise ConfigurationError(f"--gateway {given}: must be a URL such as http://127.0.0.1:8000")
+    return url
 
 
 def answer(ask: Ask, url: str, quiet: bool) -> Answer:
@@ -78,6 +88,7 @@ def answer(ask: Ask, url: str, quiet: bool) -> Answer:
         piece = _take(result, chunk)
         if piece and not result.first_token_s:
             result.first_token_s = time.monotonic() - began
+            result.first_chunk_tokens = max(len(result.token_ids), 1)  # a gateway that gives no ids gave one at least
         if not quiet:
             print(piece, end="", flush=True)
     result.total_s = time.monotonic() - began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,17 @@ def sdcp(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Complete
 def test_every_command_has_help_with_an_example(command: list[str]) -> None:
     done = sdcp(*command, "--help")
     assert done.returncode == 0
-    assert f"Example: sdcp {command[0]}" in " ".join(done.stdout.split())
+    _, example = done.stdout.split("\n\n  Example: ")
+    assert example.startswith(" ".join(["sdcp", *command]))
+    assert "\n" not in example.partition("\n\n")[0], "cut in two"
+    assert not re.search(r"--\S+ +<(?!=)", done.stdout), "a type of Python's where a word of ours belongs"
+
+
+@pytest.mark.parametrize("group", [[], ["ca"], ["models"]], ids=" ".join)
+def test_a_list_of_commands_has_whole_sentences_and_an_example(group: list[str]) -> None:
+    done = sdcp(*group, "--help")
+    assert " ".join(["Example: sdcp", *group]) in done.stdout
+    assert "...\n" not in done.stdout.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize(
@@ -39,12 +50,20 @@ def test_every_command_has_help_with_an_example(command: list[str]) -> None:
         (["models", "digest", "none"], "none"),
         (["vectors", "none.json"], "none.json: cannot be read"),
         (["up", "--once"], "--once needs --prompt"),
+        (["up", "--check"], "--check needs --prompt"),
+        (["up", "--max-tokens", "9"], "--max-tokens needs --prompt"),
         (["up"], "run `sdcp models fetch demo` first"),
         (["up", "--target", "none"], "none: no such model"),
+        (["ca", "init", "/dev/null"], "/dev/null: cannot be written"),
         (["generate", "x"], "start one with `sdcp up`"),
         (["generate", "x", "--gateway", "http://127.0.0.1:9"], "is `sdcp up` running?"),
+        (["generate", "x", "--gateway", "127.0.0.1:9"], "must be a URL such as http://"),
         (["generate", "x", "--rule", "beam"], "must be greedy or sampling"),
         (["generate", "x", "--temperature", "1"], "--temperature goes with --rule sampling"),
+        (["generate", "x", "--top-p", "0.5"], "--top-p goes with --rule sampling"),
+        (["generate", "x", "--top-k", "0"], "--top-k goes with --rule sampling"),
+        (["generate", "x", "--seed", "1"], "--seed goes with --rule sampling"),
+        (["generate", "x", "--rule", "sampling", "--temperature", "0"], "--temperature 0 is greedy"),
         (["config", "king"], "unknown role"),
     ],
 )

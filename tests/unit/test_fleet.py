@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from sdcp.errors import ConfigurationError
 from sdcp.fleet import Fleet, Plan
 
 
-def fleet(directory: Path) -> Fleet:
+def fleet(directory: Path, api: str = "127.0.0.1:0") -> Fleet:
     target = directory.parent / "target.safetensors"
     plan = Plan(
         targets=(target,),
@@ -20,7 +22,7 @@ def fleet(directory: Path) -> Fleet:
         max_tokens=0,
         once=False,
         check=False,
-        api="127.0.0.1:0",
+        api=api,
     )
     return Fleet(plan)
 
@@ -49,3 +51,32 @@ async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be used: Is a directory"):
         other.prepare()
     await other.stop()
+
+
+@pytest.mark.parametrize("api", ["8000", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999", "..:80"])
+async def test_an_address_of_the_api_that_cannot_be_is_refused(tmp_path: Path, api: str) -> None:
+    other = fleet(tmp_path / "fleet", api)
+    with pytest.raises(ConfigurationError, match=f"^--api {re.escape(api)}: "):
+        other.prepare()
+    await other.stop()
+
+
+async def test_a_port_in_use_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        api = f"127.0.0.1:{holder.getsockname()[1]}"
+        other = fleet(tmp_path / "fleet", api)
+        with pytest.raises(ConfigurationError, match=f"^{api} is in use; give another --api"):
+            other.prepare()
+        await other.stop()
+    again = fleet(tmp_path / "fleet", api)
+    again.prepare()
+    await again.stop()
+
+
+async def test_a_store_that_is_still_open_comes_with_what_to_do(tmp_path: Path) -> None:
+    own = fleet(tmp_path / "fleet")
+    own.prepare()
+    log = tmp_path / "fleet" / "logs" / "cache.log"
+    log.write_text("sdcp: store: another process has this store open\n")
+    assert own._last_words("cache").startswith("store: another process has this store open; an earlier `sdcp up`")
+    await own.stop()
