@@ -41,6 +41,7 @@ class Watch:
     ) -> None:
         self.tokens: list[int] = []
         self.records: dict[int, CommitRecord] = {}
+        self.accounts = [(0, 0)]  # by round: tokens proposed and accepted up to it (D35)
         self.fence = 0
         self.void = 0
         self.digests = [prefix_digest(contract_digest(contract.to_plain()), prompt)]
@@ -74,6 +75,8 @@ class Watch:
         self._extend(record.tokens)
         _hold(record.committed == len(self.tokens), f"committed is {record.committed}, not {len(self.tokens)}")
         _hold(record.digest == self.digests[-1], f"the chain is cut at round {record.round} (4.2)")
+        proposed, accepted = self.accounts[-1]
+        self.accounts.append((proposed + (record.proposed or 0), accepted + (record.accepted or 0)))
         self.records[record.round] = record
         self._round = record.round
 
@@ -98,9 +101,16 @@ class Watch:
             case Output():
                 shown = tuple(self.tokens[message.from_ : message.from_ + len(message.tokens)])
                 _hold(shown == message.tokens, f"output from {message.from_} shows what the log does not hold (6.7)")
+                self._account(message)
             case SessionState():
                 known = len(self.digests) > message.committed and self.digests[message.committed] == message.digest
                 _hold(known, f"a session-state names {message.committed} tokens that the log does not hold")
+
+    def _account(self, output: Output) -> None:
+        """The accounts are those of the whole session, whoever served it before (D35, D39)."""
+        if output.passes is not None:
+            said, held = (output.proposed, output.accepted), self.accounts[output.passes : output.passes + 1]
+            _hold([said] == held, f"the accounts after {output.passes} rounds are {said}, not {held} (D35)")
 
     def _verdict(self, verdict: Verdict) -> None:
         record = self.records.get(verdict.round)

@@ -109,6 +109,17 @@ def test_records_that_do_not_follow_break_it(second: CommitRecord) -> None:
         watch(FIRST, second)
 
 
+@pytest.mark.decision("D35", "D39")
+def test_accounts_that_forget_an_earlier_epoch_break_it() -> None:
+    second = record(2, (7,), (5, 6), epoch=2, proposed=3, accepted=0)
+    made = watch(replace(FIRST, proposed=2), FenceRecord(epoch=2), second)
+    made.leaves(Reply(1, replace(output(5), passes=1, proposed=2, accepted=1)))
+    made.leaves(Reply(2, replace(output(5), passes=2, proposed=5, accepted=1)))
+    for passes, proposed in ((2, 3), (1, 5), (3, 5)):
+        with pytest.raises(Broken, match="D35"):
+            made.leaves(Reply(3, replace(output(5), passes=passes, proposed=proposed, accepted=1)))
+
+
 def test_more_than_max_new_breaks_it() -> None:
     made = Watch(CONTRACT, PROMPT)
     with pytest.raises(Broken, match="max_new"):
