@@ -45,7 +45,8 @@ def test_a_certificate_with_role_and_base_uri_will_do(tmp_path: Path, kind: type
 
 def test_one_for_another_base_uri_is_named(tmp_path: Path) -> None:
     files = issue(tmp_path, "one", "router", ["https://127.0.0.1:7499"])
-    for server in ({"base_uri": BASE}, {"listen": "127.0.0.1:7402"}):
+    servers: list[dict[str, Any]] = [{"base_uri": BASE}, {"listen": "127.0.0.1:7402"}]
+    for server in servers:
         with pytest.raises(ConfigurationError, match=f"one.pem: .* not for our base URI {BASE}; it names .*7499"):
             check_certificate(settings(files, **server))
 
@@ -57,7 +58,8 @@ def test_a_port_that_is_yet_to_be_taken_is_in_no_certificate(tmp_path: Path) -> 
 def test_with_match_host_the_host_is_enough(tmp_path: Path) -> None:
     files = issue(tmp_path, "one", "router", dns=["r.example"])
     check_certificate(settings(files, base_uri="https://r.example:7402", match_host=True))
-    for server in ({"base_uri": BASE}, {"listen": "127.0.0.1:0"}):
+    servers: list[dict[str, Any]] = [{"base_uri": BASE}, {"listen": "127.0.0.1:0"}]
+    for server in servers:
         with pytest.raises(ConfigurationError, match="not for our base URI"):
             check_certificate(settings(files, match_host=True, **server))
 
