@@ -134,6 +134,7 @@ class VerifyingSession:
         self._routers = tuple(routers)
         self._keeper = keeper
         self._open = False
+        self._committed: int | None = None
         self._touched = asyncio.get_running_loop().time()
         self._rows: dict[int, Rows] = {}
         self._idle = asyncio.Event()
@@ -163,11 +164,20 @@ class VerifyingSession:
         if not self._open and self.machine.phase is not None:
             self._open = True
             self._keeper.opened(self)
+        self._count_committed()
         if self.machine.working:
             self._idle.clear()
         else:
             self._idle.set()
         return effects
+
+    def _count_committed(self) -> None:
+        """Count what this process committed: not what a session that was resumed here brought along."""
+        if (state := self.machine.state) is None:
+            return
+        if self._committed is not None and state.committed > self._committed:
+            self._equipment.metrics.count("tokens_committed", state.committed - self._committed)
+        self._committed = state.committed
 
     @property
     def idle_s(self) -> float:

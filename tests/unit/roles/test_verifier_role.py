@@ -419,6 +419,15 @@ async def test_refusals_are_counted_by_type_or_status(town: Town) -> None:
     assert 'sdcp_events_total{event="refused_sdcp-stale-base"} 2.0' in shown
 
 
+async def test_committed_tokens_are_counted_once(town: Town) -> None:
+    await town.started()
+    proposal = town.proposal(5, 6)
+    for _ in range(2):
+        assert (await town.send(proposal)).status == 200
+    emitted = Verdict.decode((await town.send(proposal)).body).emitted
+    assert f'sdcp_events_total{{event="tokens_committed"}} {len(emitted)}.0' in town.metrics.render().decode()
+
+
 @pytest.mark.requirement("S6.5.1-lowered-under-load")
 @pytest.mark.parametrize("facts", [VerifierFacts(busy_load=0, busy_cap=2)])
 async def test_a_busy_verifier_cuts_the_limit_to_what_is_set(town: Town) -> None:
