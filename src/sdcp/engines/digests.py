@@ -79,7 +79,7 @@ def _is_reference_model(path: Path) -> bool:
     try:
         with safe_open(path, framework="numpy") as file:
             return {"logits"} <= set(file.keys()) <= {"logits", "start"}
-    except SafetensorError:  # another format
+    except (OSError, SafetensorError):  # another format
         return False
 
 

@@ -45,13 +45,13 @@ def _chosen(role: str, table: Mapping[str, Loader], engine: str) -> Loader:
 def _bigram_target(path: Path | None, tokenizer: Path | None, options: Options) -> Target:
     from sdcp.engines.bigram import BigramTarget
 
-    return _made("bigram", BigramTarget, _given(path, "bigram"), options=options)  # type: ignore[no-any-return]
+    return _made("bigram", BigramTarget, _table(path), options=options)  # type: ignore[no-any-return]
 
 
 def _bigram_drafter(path: Path | None, tokenizer: Path | None, options: Options) -> Drafter:
     from sdcp.engines.bigram import BigramDrafter
 
-    return _made("bigram", BigramDrafter, _given(path, "bigram"), options=options)  # type: ignore[no-any-return]
+    return _made("bigram", BigramDrafter, _table(path), options=options)  # type: ignore[no-any-return]
 
 
 def _transformers_target(path: Path | None, tokenizer: Path | None, options: Options) -> Target:
@@ -112,6 +112,13 @@ def _given(path: Path | None, engine: str) -> Path:
     if not path.exists():
         raise ConfigurationError(f"The engine {engine} needs a model: {path} does not exist.")
     return path
+
+
+def _table(path: Path | None) -> Path:
+    file = _given(path, "bigram")
+    if file.is_dir():
+        raise ConfigurationError(f"The engine bigram needs a safetensors file: {file} is a folder.")
+    return file
 
 
 def _without(options: Options, name: str) -> Options:

@@ -66,6 +66,8 @@ def test_a_reference_models_tokens_stand_for_themselves_whatever_lies_beside_it(
     for start in (None, logits[0]):
         write_bigram(tmp_path / "m.safetensors", logits, start)
         assert digests.tokenizer_digest(tmp_path / "m.safetensors") == digests.IDENTITY_TOKENIZER
+    (tmp_path / "empty.safetensors").write_bytes(b"")
+    assert digests.tokenizer_digest(tmp_path / "empty.safetensors") == sha(b"t")
     save_file({"logits": logits, "lm_head.weight": logits}, tmp_path / "other.safetensors")
     assert digests.tokenizer_digest(tmp_path / "other.safetensors") == sha(b"t")
 

@@ -46,6 +46,8 @@ def test_unknown_names_are_answered_with_the_choice(path: Path):
 def test_a_model_that_is_not_there(tmp_path: Path):
     with pytest.raises(ConfigurationError, match="does not exist"):
         load_target("bigram", tmp_path / "nothing")
+    with pytest.raises(ConfigurationError, match="is a folder"):
+        load_target("bigram", tmp_path)
     with pytest.raises(ConfigurationError, match=r"\[model\] path is missing: the engine transformers needs"):
         load_drafter("transformers", None)
 
