@@ -95,7 +95,8 @@ def _stop_on_signals(fleet: Fleet) -> asyncio.Event:
             console.print("stopping; answers under way are finished first, Ctrl-C again ends at once")
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, on_signal)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
+            loop.add_signal_handler(number, on_signal)
     return stop
 
 
