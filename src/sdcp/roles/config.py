@@ -60,7 +60,9 @@ class Server(Section):
 
     listen: Listen = Field("127.0.0.1:0", description="Address and port; port 0 takes a free one.")
     base_uri: BaseUri | None = Field(
-        None, description="Base URI that peers use; must be a SAN URI of the certificate. Absent: https://<listen>."
+        None,
+        description="Base URI that peers use; must be a SAN URI of the certificate. Absent: `https://` and `listen`, "
+        "which must then be one address, not 0.0.0.0 or [::].",
     )
 
     @model_validator(mode="after")
@@ -100,7 +102,7 @@ class Model(Section):
     engine: str = Field(description="bigram or transformers.")
     path: FilePath | None = Field(None, description="Weights: a safetensors file (bigram) or a model folder.")
     tokenizer: FilePath | None = Field(None, description="tokenizer.json, where it is not inside the model folder.")
-    device: str = Field("cpu", description="cpu, cuda or cuda:N; this and the rest for transformers only.")
+    device: str = Field("cpu", description="cpu, cuda or cuda:N (transformers only, as precision and threads).")
     precision: str = Field("auto", description="auto, float32, bfloat16, float16, or packed-float16 (CPU).")
     threads: int | None = Field(None, ge=1, description="Threads of the engine; absent: torch decides.")
     capacity: int | None = Field(
