@@ -59,7 +59,7 @@ class System(Fleet):
         self._watching = asyncio.create_task(self.watch(self._stop))
 
     def kill(self, name: str) -> None:
-        """SIGKILL, as a power cut would."""
+        """SIGKILL: it can finish nothing and tell nobody. What it had written is with the kernel, and stays."""
         self._processes[name].kill()
 
     def pause(self, name: str) -> None:
@@ -70,8 +70,13 @@ class System(Fleet):
         """SIGCONT: it goes on where it was, and knows nothing of what happened meanwhile."""
         self._processes[name].send_signal(signal.SIGCONT)
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process of each member, by name."""
+        return {name: process.pid for name, process in self._processes.items()}
+
     async def end(self) -> None:
-        """Stop everything."""
+        """Stop everything; once more does nothing."""
         self._stop.set()
         if self._watching is not None:
             await self._watching

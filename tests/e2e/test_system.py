@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
 from sdcp.engines.bigram import write_bigram
 from sdcp.http.client import Client
 from sdcp.http.tls import TlsFiles, client_context
+from sdcp.machines.reader import LogReader
+from sdcp.messages.record import CommitRecord
+from sdcp.stores.durable import DurableStore
+from sdcp.stores.frames import Scan
+from tests.e2e import sockets
 from tests.e2e.conftest import System, cycle, plain_greedy
 
 PROMPT = [3, 1, 4]
@@ -109,6 +117,60 @@ async def test_a_router_that_lost_its_memory_costs_a_clear_error_at_the_worst(sy
     assert len(tokens_of(text)) == LONG or "router has lost the request" in said
 
 
+@pytest.mark.requirement("S6.3-append-before-release", "S1.3-sole-commit-authority")
+async def test_a_gateway_that_is_killed_takes_its_streams_with_it_and_nothing_else(system: System) -> None:
+    """Nobody can withdraw the request now: its session comes to its own end, all of it in the log."""
+    expected = plain_greedy(system.logits, PROMPT, LONG)
+    pieces: list[str] = []
+
+    async def read() -> None:
+        async for piece in streamed(client_of(system), LONG):
+            pieces.append(piece)
+            if len(pieces) == 20:
+                system.kill("gateway")
+
+    with pytest.raises((openai.APIError, httpx.TransportError)):
+        await read()
+    seen = tokens_of("".join(pieces))
+    assert 20 <= len(seen) < LONG
+    assert seen == expected[: len(seen)]
+    async with asyncio.timeout(60):
+        again = await served_again(system)
+        assert tokens_of("".join([piece async for piece in streamed(again, 40)])) == expected[:40]
+        while await sessions(system):
+            await asyncio.sleep(0.05)
+    await system.end()
+    assert sorted(await outputs(system.directory / "store"), key=len) == [expected[:40], expected]
+
+
+async def served_again(system: System) -> openai.AsyncOpenAI:
+    """A client of the gateway that was started anew."""
+    while True:
+        client = client_of(system)
+        try:
+            await client.models.list()
+        except openai.APIConnectionError:
+            await asyncio.sleep(0.05)
+        else:
+            return client
+
+
+async def outputs(folder: Path) -> list[list[int]]:
+    """The committed output of each log in a store whose process has ended."""
+    segments = [memoryview(path.read_bytes()) for path in (folder / "journal").glob("*.journal")]
+    names = {found.frame.name for octets in segments for found in Scan(octets, 0, sealed=False).frames()}
+    store = DurableStore(folder)
+    try:
+        return [committed((await store.read_log(name, 0))[0]) for name in names]
+    finally:
+        await store.close()
+
+
+def committed(log: bytes) -> list[int]:
+    records = [entry.record for entry in LogReader().entries(log) if not entry.void]
+    return [token for record in records if isinstance(record, CommitRecord) for token in record.tokens]
+
+
 async def test_a_client_that_goes_away_stops_its_session(system: System) -> None:
     stream = streamed(client_of(system), 10**6)
     await anext(stream)
@@ -140,9 +202,24 @@ async def test_what_cannot_be_honoured_is_refused_by_name(system: System) -> Non
         await client.completions.create(model="other", prompt="1", max_tokens=1)
 
 
+@pytest.mark.skipif(not sockets.PROC.joinpath("self/net/tcp").exists(), reason="the kernel shows no sockets here")
 async def test_no_port_but_loopback_is_open(system: System) -> None:
-    for base in [*system.bases.values(), system.api_url]:
-        assert re.match(r"https?://127\.0\.0\.1:\d+$", base)
+    """Every process listens at its base URI, the gateway at the API's address too, and at nothing else."""
+    found = {name: sockets.listening(pid) for name, pid in system.pids.items()}
+    expected = {name: {base.removeprefix("https://")} for name, base in system.bases.items()}
+    expected["gateway"].add(system.api_url.removeprefix("http://"))
+    assert found == expected
+    assert len(found) == 6
+    assert all(place.startswith("127.0.0.1:") for places in found.values() for place in places)
+
+
+@pytest.mark.skipif(not sockets.PROC.joinpath("self/net/tcp").exists(), reason="the kernel shows no sockets here")
+def test_a_socket_that_listens_elsewhere_would_be_seen() -> None:
+    before = sockets.listening(os.getpid())
+    with socket.create_server(("127.0.0.2", 0)) as other:
+        assert sockets.listening(os.getpid()) - before == {f"127.0.0.2:{other.getsockname()[1]}"}
+    assert sockets.place("00000000:0050") == "0.0.0.0:80"
+    assert sockets.place("0" * 32 + ":0050") == ":::80"
 
 
 async def test_nothing_outlives_the_one_who_started_it(tmp_path: Path) -> None:
