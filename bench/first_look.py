@@ -222,14 +222,12 @@ def show(results: dict[int, dict[str, Figures]]) -> None:
     for concurrency, rows in results.items():
         base = next(iter(rows.values())).rate
         most = max(figures.rate for figures in rows.values()) or 1.0
-        table = Table(
-            "system", "tokens/s", "", "x plain", "tokens/pass", "accepted/round", title=f"{concurrency} at once"
-        )
+        table = Table("system", "tokens/s", "", "x plain", "per pass", "accepted", title=f"{concurrency} at once")
         for name, figures in rows.items():
             per_pass = f"{figures.tokens / figures.passes:.2f}" if figures.passes else "-"
             accepted = f"{figures.accepted / figures.passes:.2f}" if figures.passes else "-"
             ratio = f"{figures.rate / base:.2f}" if base else "-"
-            bar = "█" * round(24 * figures.rate / most)
+            bar = "█" * round(10 * figures.rate / most)
             table.add_row(name, f"{figures.rate:.1f}", bar, ratio, per_pass, accepted)
         console.print(table)
         for name, figures in rows.items():
