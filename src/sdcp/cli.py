@@ -182,7 +182,7 @@ def ca_issue(
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="Files are DIR/NAME.pem and DIR/NAME.key.")],
     role: Annotated[
         list[str],
-        typer.Option("--role", metavar="ROLE", help="router, verifier, drafter, cache or front-end; repeatable."),
+        typer.Option("--role", metavar="ROLE", help="router, verifier, drafter, cache, or front-end (a gateway)."),
     ],
     uri: Annotated[list[str], typer.Option("--uri", metavar="URI", help="Base URI of the instance; repeatable.")] = [],  # noqa: B006
     dns: Annotated[list[str], typer.Option("--dns", metavar="NAME", help="Host name; repeatable.")] = [],  # noqa: B006
@@ -197,7 +197,8 @@ def ca_issue(
     """
     from sdcp.http.authority import issue
 
-    files = issue(directory, name, role, uri, dns, ip)
+    roles = ["front-end" if each == "gateway" else each for each in role]  # the command's name for it, and D9's
+    files = issue(directory, name, roles, uri, dns, ip)
     print(files.certificate)
     print(files.key)
 

@@ -87,6 +87,14 @@ def test_a_certificate_bears_its_role_and_base_uri(tmp_path: Path) -> None:
     assert (tmp_path / "v.key").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.decision("D9")
+def test_a_gateway_is_a_front_end(tmp_path: Path) -> None:
+    assert sdcp("ca", "issue", tmp_path, "--name", "g", "--role", "gateway").returncode == 0
+    certificate = x509.load_pem_x509_certificate((tmp_path / "g.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["urn:sdcp:role:front-end"]
+
+
 def test_vectors_name_each_failing_case_and_count(tmp_path: Path) -> None:
     case = {"seed": 1, "session": "00" * 16, "round": 1, "i": 1, "purpose": 0, "value": 2.0}
     file = tmp_path / "wrong.json"
