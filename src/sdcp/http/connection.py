@@ -13,6 +13,7 @@ Not here: requests and answers, deadlines, retries.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Any, cast
 
@@ -54,7 +55,7 @@ class StreamLost(ConnectionError):
         self.code = code
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol, ABC):
     """One HTTP/2 connection; `ServerConnection` and `ClientConnection` say what its events mean."""
 
     role: Role
@@ -76,12 +77,13 @@ class Connection(asyncio.Protocol):
 
     # -- what the two ends add ----------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _configuration(self) -> tuple[Configuration, dict[int, int], int]:
         """The library's configuration, our SETTINGS, and the connection's receive window."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _event_handlers(self) -> dict[type, Callable[[Any], None]]:
-        raise NotImplementedError
+        """What each event of the library means to this end."""
 
     def _after_flush(self) -> None:
         """Called whenever output has been handed over."""
