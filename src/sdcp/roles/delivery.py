@@ -181,14 +181,13 @@ class _Reading:
         self._unattended_s = unattended_s
         self._sleep = sleep
         self._heard = self._progress = 0.0  # when somebody looked after us last; when a token came last
-        self._left_behind = False  # the session ended elsewhere, and its verifier does not know
 
     async def deliveries(self) -> AsyncGenerator[Delivery]:
         """Yield what is new until the session has ended. Raises Overloaded when patience is over."""
         loop = asyncio.get_running_loop()
         self._heard = self._progress = loop.time()
         while True:
-            output = None if self._left_behind else await self._read()
+            output = await self._read()
             delivery = self._new(output) if output is not None else await self._relocate()
             if delivery is not None and (delivery.tokens or delivery.finish is not None):
                 self._heard = self._progress = loop.time()
@@ -279,7 +278,6 @@ class _Reading:
             tokens = location.tokens[self._index :]
             self._index += len(tokens)
             return Delivery(tokens, location.epoch, location.ended)
-        self._left_behind = False
         self._follow(location)
         await self._sleep(PAUSE_S)
         return None

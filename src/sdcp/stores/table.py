@@ -99,11 +99,6 @@ class Table:
             return []
         return [self._drop(info.name) for info in victims]
 
-    @property
-    def evictable(self) -> int:
-        """How many octets eviction could free now."""
-        return self.size - self.leased_size
-
     def _unleased(self) -> Iterator[ObjectInfo]:
         return (entry.info for entry in self._objects.values() if not entry.leases)
 

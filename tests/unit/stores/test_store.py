@@ -149,6 +149,8 @@ async def test_an_expired_lease_protects_no_longer(make_store, clock):
     clock.now += 2
     await store.sweep()
     await store.put("b", bytes(300), "x")
+    with pytest.raises(ObjectMissingError):
+        await store.get("a")
 
 
 async def test_a_log_grows_by_conditional_appends(make_store):
