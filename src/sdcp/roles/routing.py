@@ -53,13 +53,12 @@ from sdcp.messages.request import GenerationRequest
 from sdcp.messages.session import SessionState
 from sdcp.ports import (
     Cache,
-    LogFencedError,
-    LogMovedError,
     ObjectMissingError,
     StoreFullError,
     StoreUnavailableError,
 )
 from sdcp.roles.drive import Driver
+from sdcp.roles.logs import append_log, read_log
 from sdcp.roles.peers import Peers, RefusedError, UnansweredError
 from sdcp.roles.telemetry import Metrics
 from sdcp.wire import cbor
@@ -215,22 +214,10 @@ class RoutingSession:
         return TokensStored(ref, effect)
 
     async def _append(self, effect: AppendLog) -> LogAppended | LogMoved | LogFenced | LogUnanswered:
-        try:
-            etag = await self._equipment.cache.append(effect.ref, effect.data, effect.etag)
-        except LogMovedError:
-            return LogMoved()
-        except LogFencedError:
-            return LogFenced()
-        except (StoreUnavailableError, StoreFullError):
-            return LogUnanswered()
-        return LogAppended(etag, 0)
+        return await append_log(self._equipment.cache, effect)
 
     async def _read(self, effect: ReadLog) -> LogRead | LogUnanswered:
-        try:
-            found = await self._equipment.cache.read_log(effect.ref, effect.start)
-        except (StoreUnavailableError, ObjectMissingError, ValueError):
-            return LogUnanswered()
-        return LogRead(effect.start, found.data, found.etag)
+        return await read_log(self._equipment.cache, effect)
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 

@@ -61,16 +61,14 @@ from sdcp.machines.verifier import VerifierSession
 from sdcp.messages.output import Event
 from sdcp.ports import (
     Cache,
-    LogFencedError,
-    LogMovedError,
     ObjectMissingError,
     PrefillJob,
-    StoreFullError,
     StoreUnavailableError,
     VerifyJob,
     VerifyResult,
 )
 from sdcp.roles.drive import Driver
+from sdcp.roles.logs import append_log, read_log
 from sdcp.roles.objects import fetch_tokens
 from sdcp.roles.peers import Peers, RefusedError, UnansweredError
 from sdcp.roles.telemetry import Metrics
@@ -296,23 +294,11 @@ class VerifyingSession:
 
     async def _append(self, effect: AppendLog) -> LogAppended | LogMoved | LogFenced | LogUnanswered:
         equipment = self._equipment
-        try:
-            with equipment.metrics.time("append"):
-                etag = await equipment.cache.append(effect.ref, effect.data, effect.etag)
-        except LogMovedError:
-            return LogMoved()
-        except LogFencedError:
-            return LogFenced()
-        except (StoreUnavailableError, StoreFullError):
-            return LogUnanswered()
-        return LogAppended(etag, equipment.worker.load())
+        with equipment.metrics.time("append"):
+            return await append_log(equipment.cache, effect, equipment.worker.load)
 
     async def _read(self, effect: ReadLog) -> LogRead | LogUnanswered:
-        try:
-            found = await self._equipment.cache.read_log(effect.ref, effect.start)
-        except (StoreUnavailableError, ObjectMissingError, ValueError):
-            return LogUnanswered()
-        return LogRead(effect.start, found.data, found.etag)
+        return await read_log(self._equipment.cache, effect)
 
     async def _replay(self, effect: ReplayVerdict) -> None:
         """Answer with a verdict of long ago (6.3 step 3)."""
