@@ -6,7 +6,7 @@ order and nothing fails; with it, a seed decides the order, and which of the fau
 whole run. After each step the invariants of `sdcp.testing.checks` have been checked.
 
 There is no clock, no sleep, no socket, no HTTP, no certificate, and no task: answers come or do not come, timers fire
-when nothing else is left to do. Peers are correct, if slow, lost or dead: none of them lies. One session, not many.
+when nothing else is left to do. Peers are correct, if slow, lost or dead, unless `liars` says otherwise. One session.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sdcp.ports import Drafter, Target
 from sdcp.testing import drafting, routing
 from sdcp.testing.agenda import Agenda
 from sdcp.testing.checks import Broken, Watch
-from sdcp.testing.drafting import DrafterInstance
 from sdcp.testing.front_end import FrontEnd
+from sdcp.testing.lying import HONEST, Liars
+from sdcp.testing.lying_troupe import Troupe
 from sdcp.testing.network import SOUND, Faults, Network
 from sdcp.testing.routing import Router
-from sdcp.testing.store import Store
 from sdcp.testing.surroundings import Surroundings
 from sdcp.testing.verifying import Habits, VerifierInstance
 
@@ -73,6 +73,7 @@ class Setting:
     patience: tuple[router_steps.Patience, drafter_rounds.Patience] = (routing.ENDLESS, drafting.ENDLESS)
     plain: Sequence[int] | None = None
     session: bytes = SESSION
+    liars: Liars = HONEST
 
 
 class Pair:
@@ -109,7 +110,8 @@ class Pair:
         setting, luck = self.setting, self._luck
         self.watch = Watch(contract, prompt, setting.plain, enforces_fences=setting.enforces_fences)
         appended, leaves = (self.watch.appended, self.watch.leaves) if setting.watched else (_unseen, _unseen)
-        self.store = Store(enforces_fences=setting.enforces_fences, appended=appended)
+        self.troupe = Troupe(setting.liars, luck)
+        self.store = self.troupe.store(enforces_fences=setting.enforces_fences, appended=appended)
         self.agenda = Agenda(luck, self.upheavals.early)
         self.network = Network(self.agenda, luck, faults, encoded=setting.encoded)
         around = Surroundings(setting.session, self.agenda, self.network, self.store, leaves)
@@ -120,7 +122,7 @@ class Pair:
         }
         find = self.verifiers.__getitem__
         self.drafters = {
-            uri: DrafterInstance(uri, engine, around, find, setting.patience[1])
+            uri: self.troupe.drafter(uri, engine, around, find, setting.patience[1])
             for uri, engine in ((f"https://drafter-{n}.test/", engine) for n, engine in enumerate(drafters, start=1))
         }
         patience = replace(setting.patience[0], m_init=setting.m_init)
@@ -144,6 +146,7 @@ class Pair:
         """Let one thing happen. False: nothing is left to happen."""
         self.steps += 1
         self._upheave()
+        self.troupe.meddle(self)
         if self.agenda.idle and not self._looked:
             self._looked = True
             self.router.look()
@@ -172,6 +175,7 @@ class Pair:
     def calm(self) -> None:
         """From now on nothing fails any more."""
         self.network.faults, self.upheavals, self.agenda.early = SOUND, CALM, 0.0
+        self.troupe.liars = HONEST
 
     def _check(self) -> None:
         read, held = self.front_end.tokens, self.watch.tokens
