@@ -1,4 +1,4 @@
-"""From a table of resources and one endpoint for each to a handler: match, authorize, check media types, call.
+"""From a table of resources and one endpoint for each to a handler: match, authorize, check media types (5.1), call.
 
 Order of refusals: 404 and 405, then 403 by role (D3, D10), then 415 and 406. Bodies are read by the endpoint, with
 `receive`, so that an endpoint that streams can.

@@ -1,4 +1,4 @@
-"""Closing a round: truncation, the digest chain, the control step, and the commit record (6.3 steps 7 to 9, 6.5).
+"""Closing a round: truncation, the digest chain, the control step, and the commit record (5.2, 6.3 steps 7 to 9, 6.5).
 
 Pure: what stands now and what the engine found come in, the complete commit record comes out. The record is all there
 is to a commit: applying it moves the session on, writing it makes it durable, reading it back restores it (D20). The

@@ -1,4 +1,4 @@
-"""A drafter session: assignments come here, and the rounds that follow from them begin and end here (6.1, 6.2).
+"""A drafter session: assignments come here, and the rounds that follow from them begin and end here (4.1, 6.1, 6.2).
 
 Words: a session is *held* from the arrival of an assignment that can be taken until EndSession; first the drafter
 *joins* (`drafter_joining`), then it drafts (`drafter_rounds`). After EndSession the machine is as new: an assignment

@@ -1,4 +1,4 @@
-"""Taking an assignment: what a drafter checks and gathers before it answers 204 (6.1, D20).
+"""Taking an assignment: what a drafter checks and gathers before it answers 204 (4.1, 6.1, D20).
 
 Words: a drafter *joins* a session from the arrival of an assignment until prompt and committed output are at hand and
 their digest is the one that the assignment names. Nothing is drafted before.

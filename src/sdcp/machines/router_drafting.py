@@ -1,4 +1,4 @@
-"""How a router session comes to a drafter (6.1, 6.9, D17, D20, D28). Part of `router`.
+"""How a router session comes to a drafter (5.2, 6.1, 6.5.2, 6.9, D17, D20, D28). Part of `router`.
 
 The verifier is informed first; what it answers is what the drafter is told, and with committed output the drafter gets
 an object of exactly those tokens. A drafter that refuses, or does not answer, is passed over for another.

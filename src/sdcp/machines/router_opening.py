@@ -1,4 +1,4 @@
-"""How a router session comes to a verifier, the first time and after each failover (6.1, 6.9, D19). Part of `router`.
+"""How a router session comes to a verifier, at first and after each failover (4.1, 6.1, 6.9, D19). Part of `router`.
 
 A session that may be open anywhere is opened elsewhere only behind a fence; a verifier that does not answer is asked
 again, and then taken for one that may have opened it. A refusal that is an answer opens nothing.

@@ -1,4 +1,4 @@
-"""What the parts of a router session share: the step it is in, the effect it waits for, and where the session stands.
+"""What the parts of a router session share: the step it is in, the effect it waits for, where it stands (5.2, 6.6).
 
 At any time the session does one thing, its *step*, and waits for the answer to one effect. An answer to another effect
 than that comes from a step that was interrupted, and changes nothing. `sdcp.machines.router` says how steps follow.

@@ -1,4 +1,4 @@
-"""A verifier session: the sole commit authority over one output (6.1, 6.3, 6.5, 6.6, 6.7, 6.9).
+"""A verifier session: the sole commit authority over one output (1.3, 6.1, 6.3, 6.5, 6.6, 6.7, 6.9).
 
     state          comes from                                           a new proposal gets
     opening        OpenReceived; a refused open leaves nothing behind   503

@@ -31,7 +31,7 @@ def check_epoch(given: int, epoch: int) -> None:
 
 
 def check_extends(proposal: Proposal, committed: Committed) -> None:
-    """Step 4: base, digest and round go on from the committed prefix. Raises StaleBase."""
+    """Step 4: base, digest and round go on from the committed prefix (4.2). Raises StaleBase."""
     if (proposal.base, proposal.base_digest) != (committed.history.committed, committed.digest):
         raise StaleBase("The proposal does not extend the committed prefix; resynchronize from session-state.")
     if proposal.round != committed.round + 1:

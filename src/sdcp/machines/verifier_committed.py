@@ -88,5 +88,5 @@ class Committed:
 
 
 def _counters(record: CommitRecord) -> Counters:
-    """Return c, g, j as a record holds them; one without them leaves them at zero (D20)."""
+    """Return c, g, j (6.5.2) as a record holds them; one without them leaves them at zero (D20)."""
     return Counters(record.low or 0, record.g or 0, record.j or 0)

@@ -1,4 +1,4 @@
-"""Which sampling profile rules a round at the verifier (6.6, D21). Not here: whether an update comes in time."""
+"""Which sampling profile rules a round at the verifier (4.1, 6.6, D21). Not here: whether an update comes in time."""
 
 from __future__ import annotations
 

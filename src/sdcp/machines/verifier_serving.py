@@ -1,4 +1,4 @@
-"""An open verifier session: its requests, and what follows from each round (6.1, 6.3, 6.5.2, 6.6, 6.7).
+"""An open verifier session: its requests, and what follows from each round (4.1, 6.1, 6.3, 6.5.2, 6.6, 6.7, 6.9).
 
 The session moves in `_commit` alone, on the log's word that a round's record is durable and valid; verdict, output and
 events come out of that one step and of nothing before it (6.3 step 8). A refused input changes nothing.

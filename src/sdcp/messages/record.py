@@ -1,4 +1,4 @@
-"""Records of a commit log (6.8, D20): a CBOR sequence of commit and fence records."""
+"""Records of a commit log (6.3 step 8, 6.8, D20): a CBOR sequence of commit and fence records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of rounds under way: held from the draft, written to the multi-level cache under a lease, let go (6.2, D25).
+"""The rows of rounds under way: held, written to the multi-level cache under a lease, let go (5.2, 6.2, D25).
 
 Words: rows are *held* once sampled, and *written* once an object holds them and a lease keeps it; both end with the
 round's verdict. One contiguous buffer is written, the very rows that were sampled from, without a copy. Giving a lease

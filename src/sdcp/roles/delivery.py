@@ -1,4 +1,4 @@
-"""How a front end has a request generated, and reads the output without losing or repeating a token (6.7, D33, D35).
+"""How a front end has a request generated, and reads the output: no token lost or repeated (6.7, 6.9, D33, D35).
 
 Words: a *delivery* is what one answer of `GET output` brings that was not known before. Indices are stable, so after
 any failure the reader goes on at the index it has reached, at whatever verifier the router names; output of a lower

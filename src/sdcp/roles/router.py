@@ -1,4 +1,4 @@
-"""`sdcp router`: takes requests, opens sessions at verifiers, assigns them to drafters, watches over both (6.1, 6.9).
+"""`sdcp router`: takes requests, opens sessions at verifiers, assigns drafters, watches over both (Table 1, 6.1, 6.9).
 
 A router makes the contract of a request from the request and its own `[contract]` settings. It knows an instance by the
 instance's status alone, accepts a status from its own instance only, and an event from the session's verifier only

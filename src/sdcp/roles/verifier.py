@@ -1,4 +1,4 @@
-"""`sdcp verifier`: opens sessions, verifies and commits, delivers output, reports its status (6.1, 6.3, 6.7).
+"""`sdcp verifier`: opens sessions, verifies and commits, delivers output, reports its status (Table 1, 6.1, 6.3, 6.7).
 
 Who may ask (D9, D10), admission, retention of ended sessions (D8), and the end of the process are decided here. A drain
 opens no session, lets every round that is under way commit and be answered (D27), begins none, and then tells the

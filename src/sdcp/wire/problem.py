@@ -1,4 +1,4 @@
-"""Problem Details: what a peer is told when a request is refused (RFC 9457, Table 2, D1 to D3).
+"""Problem Details: what a peer is told when a request is refused (5.1, RFC 9457, Table 2, D1 to D3).
 
 A type of Table 2 is its suffix after the registry's URI, and receivers match by the suffix alone; all else is
 about:blank with the fault said in `detail`. A response of another form than this still becomes the error of its status

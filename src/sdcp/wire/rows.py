@@ -1,4 +1,4 @@
-"""The q_rows object: M draft distributions of V binary32 values, little-endian, in position order (5.2, D25).
+"""The q_rows object: M draft distributions of V binary32 values, little-endian, in position order (5.2, 6.4, D25).
 
 Bytes become a read-only view without a copy, so the bytes checked are the bytes used; whoever reads them from shared
 memory copies or seals them first. Not here: fetching the object, and the acceptance test that uses it.
