@@ -1,4 +1,4 @@
-"""What every engine does with logits in host memory: judge a round, and sample a draft token (6.2, 6.4, D5, D25).
+"""What every engine does with logits in host memory: judge a round, and sample a draft token (5.2, 6.2, 6.4, D5, D25).
 
 An engine that judges on its device uses this for what it brings to the host, one position at a time. Drafter randomness
 comes from a generator that the operating system seeds: it has nothing to do with the contract's seed (6.4, D31).
