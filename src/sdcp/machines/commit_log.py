@@ -13,6 +13,7 @@ repeated and never abandoned (D27). Words (valid, void, fence) as in `reader`.
                  └── a higher fence, or a valid record that is not ours ─▶ Fenced
 
 We are stricter than 6.8 in one point: a log that vanished, or whose tail cannot be read, counts as fenced.
+An answer to another effect than the one outstanding changes nothing.
 Not here: what a record says, and the octets' way to the store.
 """
 
@@ -64,7 +65,13 @@ class CommitLog:
         self._record: CommitRecord | None = None
         self._data = b""
         self._load: int | None = None
+        self._awaited: Effect | None = None
         self._delay_ms = RETRY_FIRST_MS
+
+    @property
+    def awaited(self) -> Effect | None:
+        """The effect whose answer moves the record on; None when none is on its way."""
+        return self._awaited
 
     def append(self, record: CommitRecord) -> Step:
         """Send a record on its way; none other may be on its way now."""
@@ -74,35 +81,38 @@ class CommitLog:
         return self._send()
 
     def handle(self, answer: Answer) -> Step:
-        """Take the answer to an effect; late ones, when nothing is on its way, change nothing."""
-        if self._record is None:
-            return [], None
-        match answer:
-            case LogAppended() if self._enforces_fences:
+        """Take the answer to an effect; one that nothing waits for changes nothing."""
+        match self._awaited, answer:
+            case AppendLog(), LogAppended() if self._enforces_fences:
                 return self._appended(answer)
-            case LogAppended():
+            case AppendLog(), LogAppended():
                 self._load = answer.load
                 return self._read()
-            case LogFenced():
+            case AppendLog(), LogFenced():
                 return self._end(Fenced())
-            case LogUnanswered():
-                return self._wait()
-            case LogRead():
-                return self._examine(self._record, answer)
-            case LogMoved() | TimerFired():
+            case (AppendLog(), LogMoved()) | (SetTimer(), TimerFired()):
                 return self._read()
+            case ((AppendLog() | ReadLog()), LogUnanswered()):
+                return self._wait()
+            case ReadLog(), LogRead() if self._record is not None:
+                return self._examine(self._record, answer)
+        return [], None
 
     def _send(self) -> Step:
         if self._reader.fence > self._epoch:  # seen behind our last record: a store need not know
             return self._end(Fenced())
-        return [AppendLog(self.ref, self._data, self._etag)], None
+        return self._ask(AppendLog(self.ref, self._data, self._etag))
 
     def _read(self) -> Step:
-        return [ReadLog(self.ref, self._reader.size)], None
+        return self._ask(ReadLog(self.ref, self._reader.size))
 
     def _wait(self) -> Step:
         delay_ms, self._delay_ms = self._delay_ms, min(2 * self._delay_ms, RETRY_MOST_MS)
-        return [SetTimer(TIMER, delay_ms)], None
+        return self._ask(SetTimer(TIMER, delay_ms))
+
+    def _ask(self, effect: Effect) -> Step:
+        self._awaited = effect
+        return [effect], None
 
     def _appended(self, answer: LogAppended) -> Step:
         start = self._reader.size
@@ -127,7 +137,8 @@ class CommitLog:
         return self._end(Fenced())
 
     def _end(self, outcome: Recorded | Fenced) -> Step:
-        self._record, self._data, self._delay_ms = None, b"", RETRY_FIRST_MS
+        self._record = self._awaited = None
+        self._data, self._delay_ms = b"", RETRY_FIRST_MS
         return [], outcome
 
 

@@ -76,7 +76,10 @@ class LogReader:
         round, committed = (self.last.round, self.last.committed) if self.last else (0, 0)
         if record.round != round + 1 or record.committed != committed + len(record.tokens):
             raise BrokenLog(f"The log's record of round {record.round} does not follow round {round}.")
-        self._digest = extend_all(digest, record.tokens)
+        try:
+            self._digest = extend_all(digest, record.tokens)
+        except ValueError:
+            raise BrokenLog(f"The log's record of round {record.round} has a token not below 2^32 (D5).") from None
         if record.digest != self._digest:
             raise BrokenLog(f"The log's record of round {record.round} does not extend the digest chain.")
 

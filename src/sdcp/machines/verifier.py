@@ -41,7 +41,7 @@ from sdcp.machines.inputs import (
     RequestCancelled,
     Superseded,
 )
-from sdcp.machines.verifier_open import Opened, TargetFacts, is_repeat, open_session
+from sdcp.machines.verifier_open import Opened, TargetFacts, is_answer, is_repeat, open_session
 from sdcp.machines.verifier_serving import ENDED, Phase, Serving
 from sdcp.messages.session import SessionOpen, SessionState
 
@@ -63,6 +63,7 @@ class VerifierSession:
         self._enforces_fences = enforces_fences
         self._first: SessionOpen | None = None
         self._opening: Opening | None = None
+        self._wanted: verifier_open.Effect | None = None  # what the opening waits for
         self._openers: list[int] = []
         self._prompt_digest: bytes | None = None
         self._serving: Serving | None = None
@@ -93,7 +94,7 @@ class VerifierSession:
         return self._opening is not None or (self._serving is not None and self._serving.working)
 
     def handle(self, given: Input) -> list[Effect]:
-        """Take one input; return what has to happen, in order."""
+        """Take one input; return what has to happen, in order. An answer to what nobody asked changes nothing."""
         match given:
             case OpenReceived():
                 return self._on_open(given)
@@ -105,7 +106,7 @@ class VerifierSession:
                 self._openers = [request for request in self._openers if request != given.request]
             case Superseded() if self._opening is not None:
                 return self._refuse_open(StaleEpoch(f"A higher epoch than {self.epoch} of the session has opened."))
-            case _ if isinstance(given, verifier_open.ANSWERS) and self._opening is not None:
+            case _ if self._opening is not None and is_answer(given, self._wanted):
                 return self._advance(self._opening, given)
         return []
 
@@ -133,14 +134,16 @@ class VerifierSession:
     def _advance(self, opening: Opening, answer: verifier_open.Answer | None) -> list[Effect]:
         """Let the opening take its next step."""
         try:
-            return [next(opening) if answer is None else opening.send(answer)]
+            self._wanted = next(opening) if answer is None else opening.send(answer)
         except StopIteration as done:
             return self._open_as(done.value)
         except ProblemError as error:
             return self._refuse_open(error)
+        return [self._wanted]
 
     def _open_as(self, opened: Opened) -> list[Effect]:
-        self._opening, self._prompt_digest = None, opened.prompt_digest
+        self._opening = self._wanted = None
+        self._prompt_digest = opened.prompt_digest
         if not isinstance(opened.message.prompt, str):
             self._first = replace(opened.message, prompt=())  # d[0] stands for its tokens from now on
         self._serving = Serving(opened, self._busy, self._target.vocabulary, enforces_fences=self._enforces_fences)
@@ -151,5 +154,5 @@ class VerifierSession:
     def _refuse_open(self, error: ProblemError) -> list[Effect]:
         """Nothing stays behind: the next open is a first one."""
         openers, self._openers = self._openers, []
-        self._first = self._opening = None
+        self._first = self._opening = self._wanted = None
         return [*(Refuse(request, error) for request in openers), CloseEngine(), EndSession()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from sdcp.errors import BadContract, Conflict, InvalidContent, MalformedBody, Overloaded, StaleEpoch
 from sdcp.machines.effects import FetchTokens, Prefill, ReadLog
@@ -65,7 +65,6 @@ class Opened:
 
 Effect: TypeAlias = FetchTokens | ReadLog | Prefill
 Answer: TypeAlias = TokensFetched | TokensUnavailable | LogRead | LogUnanswered | Prefilled | PrefillFailed
-ANSWERS = (TokensFetched, TokensUnavailable, LogRead, LogUnanswered, Prefilled, PrefillFailed)
 
 
 def open_session(message: SessionOpen, target: TargetFacts) -> Generator[Effect, Answer, Opened]:
@@ -119,6 +118,16 @@ def is_repeat(message: SessionOpen, first: SessionOpen, prompt_digest: bytes | N
 
 def _place(resume: Resume | None) -> tuple[int, int, bytes] | None:
     return (resume.round, resume.committed, resume.digest) if resume else None
+
+
+def is_answer(given: object, wanted: Effect | None) -> TypeGuard[Answer]:
+    """Tell whether an input answers the effect for which an opening waits: anything else changes nothing."""
+    match wanted, given:
+        case FetchTokens(ref=wanted_ref), (TokensFetched(ref=ref) | TokensUnavailable(ref=ref)):
+            return ref == wanted_ref
+        case (ReadLog(), (LogRead() | LogUnanswered())) | (Prefill(), (Prefilled() | PrefillFailed())):
+            return True
+    return False
 
 
 # ---- fetching --------------------------------------------------------------------------------------------------------

@@ -124,9 +124,12 @@ class Serving:
         return self._take_effects()
 
     def handle(self, given: Input) -> list[Effect]:
-        """Take one input; return what has to happen, in order."""
+        """Take one input; return what has to happen, in order. What is of no concern now changes nothing."""
+        handler = self._handlers.get(type(given))
+        if handler is None:  # an answer to what only an opening asks
+            return []
         try:
-            self._handlers[type(given)](self, given)
+            handler(self, given)
         except ProblemError as error:  # only requests are refused this way, before anything was changed
             self._refuse(given.request, error)
         return self._take_effects()

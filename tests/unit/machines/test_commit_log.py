@@ -55,6 +55,53 @@ def test_the_first_record_of_all_wants_no_log_there() -> None:
     assert commit_log.handle(LogAppended('"1"', 5)) == ([], Recorded(0, 5))
 
 
+@pytest.mark.parametrize(
+    ("until", "fitting"),
+    [
+        ([], {LogAppended, LogMoved, LogFenced, LogUnanswered}),
+        ([LogMoved()], {LogRead, LogUnanswered}),
+        ([LogUnanswered()], {TimerFired}),
+        ([LogFenced()], set()),
+    ],
+)
+def test_an_answer_to_another_effect_than_the_one_outstanding_changes_nothing(
+    until: list[Any], fitting: set[type]
+) -> None:
+    answers = [
+        LogAppended('"9"', 0),
+        LogMoved(),
+        LogFenced(),
+        LogUnanswered(),
+        LogRead(0, b"", None),
+        TimerFired(TIMER),
+    ]
+    for answer in answers:
+        log, commit_log = started()
+        commit_log.append(OURS)
+        for each in until:
+            commit_log.handle(each)
+        if type(answer) not in fitting:
+            before = commit_log.awaited
+            assert commit_log.handle(answer) == ([], None)
+            assert commit_log.awaited is before
+            if before is not None:  # and the append is still seen to its end
+                log.append(AppendLog(LOG, OURS.encode(), log.etag))
+                assert _to_its_end(log, commit_log) == Recorded(len(log.data) - len(OURS.encode()), None)
+
+
+def _to_its_end(log: Log, commit_log: CommitLog) -> Any:
+    outcome = None
+    while outcome is None:
+        match commit_log.awaited:
+            case AppendLog() as effect:
+                _, outcome = commit_log.handle(log.append(effect))
+            case ReadLog(start=start):
+                _, outcome = commit_log.handle(LogRead(start, log.data[start:], log.etag))
+            case _:
+                _, outcome = commit_log.handle(TimerFired(TIMER))
+    return outcome
+
+
 @pytest.mark.requirement("S6.3-fenced-append", "S6.8-fence-refuses-older")
 def test_a_refusal_by_the_store_is_final() -> None:
     _, commit_log = started()

@@ -73,6 +73,14 @@ def test_with_d0_a_log_whose_records_do_not_follow_is_broken(second: CommitRecor
         LogReader(START).read(encoded(commit(1, 1, 4), second))
 
 
+@pytest.mark.decision("D5", "D20")
+def test_with_d0_a_token_that_has_no_four_octets_breaks_the_log_and_nothing_else() -> None:
+    record = CommitRecord(epoch=1, round=1, tokens=(2**32,), committed=1, digest=START)
+    with pytest.raises(BrokenLog, match="2\\^32"):
+        LogReader(START).read(encoded(record))
+    LogReader().read(encoded(record))  # who does not follow the chain does not care
+
+
 def test_half_a_record_is_refused_and_what_precedes_it_was_read() -> None:
     reader = LogReader()
     with pytest.raises(MalformedBody):

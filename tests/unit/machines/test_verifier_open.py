@@ -10,6 +10,7 @@ import pytest
 from sdcp import errors
 from sdcp.machines.effects import CloseEngine, EndSession, FetchTokens, Prefill, ReadLog, SelfDecode
 from sdcp.machines.inputs import (
+    LogRead,
     LogUnanswered,
     OpenReceived,
     OutputRequested,
@@ -17,8 +18,10 @@ from sdcp.machines.inputs import (
     PrefillFailed,
     RequestCancelled,
     Superseded,
+    TokensFetched,
 )
 from sdcp.machines.verifier import VerifierSession
+from sdcp.machines.verifier_open import is_answer
 from sdcp.messages.contract import Action
 from sdcp.messages.record import CommitRecord, FenceRecord
 from sdcp.messages.session import State
@@ -198,6 +201,18 @@ def test_a_higher_epoch_refuses_an_open_under_way() -> None:
     request = world.open()
     world.handle(Superseded())
     assert isinstance(world.refusal(request), errors.StaleEpoch)
+
+
+@pytest.mark.parametrize("answer", [Prefilled(), TokensFetched("other", (1,)), LogRead(0, b"", None)])
+def test_an_open_goes_on_by_the_answer_that_it_waits_for_and_by_no_other(answer: Any) -> None:
+    world = World(hold={FetchTokens, ReadLog, Prefill}, objects={"prompt": (1, 2)})
+    request = world.open(world.session_open(prompt="prompt"))
+    while world.held:
+        if not is_answer(answer, world.held[0]):
+            assert world.handle(answer) == []
+        world.release()
+    assert world.told(request).state == State.DRAFTING
+    assert world.handle(answer) == []
 
 
 def test_a_machine_without_a_session_answers_no_late_input() -> None:
