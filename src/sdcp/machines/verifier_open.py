@@ -169,6 +169,7 @@ def _log(message: SessionOpen) -> Generator[Effect, Answer, tuple[LogReader, str
 
 
 def _prefill(opened: Opened) -> Generator[Effect, Answer, None]:
+    """Start from the KV that another verifier may have published (6.3), or from the prompt's; without, compute it."""
     resume = opened.message.resume
     kv = (resume.target_kv if resume else None) or opened.message.prompt_kv
     answer = yield Prefill(opened.history, kv, empty_prompt=opened.history.prompt_length == 0)
