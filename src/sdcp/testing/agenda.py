@@ -2,7 +2,8 @@
 
 Without luck the queue is first in, first out. With luck the next piece of work is any that is there, so everything that
 is under way overtakes everything else, and `early` is the chance that a timer fires before the queue is empty. Timers
-fire in the order in which they were set: their delays mean nothing here, but no timer waits for ever.
+fire in the order in which they were set: their delays mean nothing here, but no timer waits for ever. `clock.Clock` is
+an agenda with a time, to which delays, and parties that stand still, mean something.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ Owner = object
 class Agenda:
     """`luck` chooses what comes next; None: first in, first out."""
 
+    now_ms = 0.0
+
     def __init__(self, luck: Random | None = None, early: float = 0.0) -> None:
         self.early = early
         self._luck = luck
@@ -34,7 +37,11 @@ class Agenda:
         """Let `act` be called once, some time from now on."""
         self._work.append((act, arguments))
 
-    def set_timer(self, owner: Owner, name: str, fire: Act) -> None:
+    def post(self, party: str, delay_ms: float, act: Act, *arguments: Any) -> None:
+        """Let `act` be called once, as something that `party` does, after a delay."""
+        self.add(act, *arguments)
+
+    def set_timer(self, owner: Owner, name: str, fire: Act, delay_ms: float = 0.0, party: str = "") -> None:
         """Let `fire(name)` be called when nothing else is left to do; setting it again moves it."""
         self.cancel_timer(owner, name)
         self._timers[owner, name] = fire

@@ -40,7 +40,7 @@ from sdcp.messages.round import Assignment, Verdict
 from sdcp.ports import Drafter, DraftJob
 from sdcp.testing.driven import Driven, Perform
 from sdcp.testing.network import SILENCE, Answer, Call
-from sdcp.testing.surroundings import UNREACHABLE, Client, Surroundings
+from sdcp.testing.surroundings import CACHE, UNREACHABLE, Client, Surroundings
 from sdcp.testing.verifying import VerifierInstance
 from sdcp.wire.rows import encode_rows
 
@@ -98,7 +98,7 @@ class DrafterInstance:
             model=engine.model, tokenizer=engine.tokenizer, width=engine.vocabulary, context=engine.context
         )
         self._machine = DrafterSession(model, self._patience)
-        held = Driven(self._machine, around.agenda, around.network)
+        held = Driven(self._machine, around.agenda, around.network, party=self.uri, observer=around.observer)
         return held.able(self._performers(held))
 
     def _performers(self, held: Driven) -> dict[type, Perform]:
@@ -107,24 +107,27 @@ class DrafterInstance:
             FetchTokens: lambda effect: held.send(
                 lambda call: answers(call, store.fetch_tokens(effect)),
                 lambda answer: TokensUnavailable(effect.ref, UNREACHABLE) if answer is SILENCE else answer,
+                CACHE,
             ),
             FetchOutput: lambda effect: self._fetch(held, effect),
             Draft: lambda effect: held.work(lambda: self._draft(effect)),
             WriteRows: lambda effect: held.send(
                 lambda call: answers(call, self._write(effect)),
                 lambda answer: DraftFailed(effect.round, "no answer") if answer is SILENCE else answer,
+                CACHE,
             ),
             ReleaseRows: lambda effect: self._release(effect.round),
             SendProposal: lambda effect: held.send(
                 self._verifiers(effect.verifier).proposes(effect.message, client),
                 lambda answer: _judged(effect.message.round, answer),
+                effect.verifier,
             ),
             EndSession: lambda _: self._free(),
         }
 
     def _fetch(self, held: Driven, effect: FetchOutput) -> None:
         self.resyncs += 1
-        held.send(self._verifiers(effect.verifier).reads(effect.start, 0, Client(self.uri)), _output)
+        held.send(self._verifiers(effect.verifier).reads(effect.start, 0, Client(self.uri)), _output, effect.verifier)
 
     def _draft(self, effect: Draft) -> Drafted | DraftFailed:
         job = DraftJob(self._around.session, effect.prefix, effect.length, effect.count, effect.rule, effect.profile)

@@ -31,8 +31,23 @@ class Machine(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Whoever looks on at all machines of a world."""
+
+    def handle(self, driven: Driven, given: Input) -> Sequence[Effect]:
+        """Hand `given` to the machine and return its effects, unchanged."""
+        ...
+
+    def performed(self, driven: Driven) -> None:
+        """An effect has been carried out."""
+        ...
+
+
 class Driven:
-    """One machine. `watch` sees each answer to a peer as it leaves; `performed` is called after each effect."""
+    """One machine. `watch` sees each answer to a peer as it leaves; `performed` is called after each effect.
+
+    `party` is the process that it runs in; `observer` looks on.
+    """
 
     def __init__(
         self,
@@ -42,13 +57,16 @@ class Driven:
         *,
         watch: Callable[[Reply | Refuse], None] | None = None,
         performed: Callable[[], None] | None = None,
+        party: str = "",
+        observer: Observer | None = None,
     ) -> None:
+        self.party = party
         self.machine = machine
         self.gone = False
         self.performers: dict[type, Perform] = {
             Reply: self.answer,
             Refuse: self.answer,
-            SetTimer: lambda effect: agenda.set_timer(self, effect.name, self._fire),
+            SetTimer: lambda effect: agenda.set_timer(self, effect.name, self._fire, effect.delay_ms, party),
             CancelTimer: lambda effect: agenda.cancel_timer(self, effect.name),
             Abandon: lambda _: self._abandon(),
         }
@@ -56,6 +74,7 @@ class Driven:
         self._network = network
         self._watch = watch
         self._performed = performed
+        self._observer = observer
         self._numbers = count(1)
         self._waiting: dict[int, Call] = {}
         self._calls: set[Call] = set()
@@ -69,10 +88,13 @@ class Driven:
         """Hand one input in and carry out what follows, as far as the process lives."""
         if self.gone:
             return
-        for effect in self.machine.handle(given):
+        observer = self._observer
+        for effect in self.machine.handle(given) if observer is None else observer.handle(self, given):
             self.performers[type(effect)](effect)
             if self._performed is not None:
                 self._performed()
+            if observer is not None:
+                observer.performed(self)
             if self.gone:
                 return
 
@@ -99,16 +121,16 @@ class Driven:
 
     # ---- as a client -------------------------------------------------------------------------------------------------
 
-    def send(self, arrive: Callable[[Call], None], read: Read) -> None:
-        """Send a request; `read` makes an input of its answer."""
-        self._network.send(self._call(read), arrive)
+    def send(self, arrive: Callable[[Call], None], read: Read, to: str = "") -> None:
+        """Send a request to a party; `read` makes an input of its answer."""
+        self._network.send(self._call(read), arrive, to)
 
     def work(self, act: Callable[[], Input]) -> None:
         """Let something of this process be done when its turn comes; it returns the input."""
-        self._agenda.add(self._finish, self._call(lambda given: given), act)
+        self._network.local(self._call(_itself), self._finish, act)
 
     def _call(self, read: Read) -> Call:
-        call = Call(lambda answer: self._hear(call, read, answer))
+        call = Call(lambda answer: self._hear(call, read, answer), sender=self.party)
         self._calls.add(call)
         return call
 
@@ -139,3 +161,7 @@ class Driven:
         for call in self._waiting.values():
             self._network.answer(call, SILENCE)
         self._waiting.clear()
+
+
+def _itself(given: Input) -> Input:
+    return given

@@ -18,7 +18,7 @@ from sdcp.messages.request import Location
 from sdcp.messages.session import Policy
 from sdcp.testing.network import Answer, Call
 from sdcp.testing.routing import Router
-from sdcp.testing.surroundings import Surroundings
+from sdcp.testing.surroundings import FRONT_END, ROUTER, Surroundings
 from sdcp.testing.verifying import VerifierInstance
 
 WAIT_MS = 1000
@@ -47,15 +47,17 @@ class FrontEnd:
 
     def submit(self) -> None:
         """POST requests, until it is answered."""
-        self._send(self._router.submitted, self._submitted)
+        self._send(self._router.submitted, self._submitted, ROUTER)
 
     def change_profile(self, sampling: Sampling, from_round: int | None = None) -> None:
         """POST requests/{id}/policy, once."""
-        self._send(self._router.changed(sampling, from_round), self._changed)
+        self._send(self._router.changed(sampling, from_round), self._changed, ROUTER)
 
     def withdraw(self) -> None:
         """DELETE requests/{id}, until it is answered."""
-        self._send(self._router.withdrawn, lambda answer: None if isinstance(answer, Reply) else self.withdraw())
+        self._send(
+            self._router.withdrawn, lambda answer: None if isinstance(answer, Reply) else self.withdraw(), ROUTER
+        )
 
     def _changed(self, answer: Answer) -> None:
         if isinstance(answer, Reply) and isinstance(answer.message, Policy):
@@ -76,7 +78,7 @@ class FrontEnd:
             self.finish = location.ended
             return
         arrive = self._verifiers(location.verifier).reads(len(self.tokens), self._wait_ms)
-        self._send(arrive, lambda answer: self._took(location, answer))
+        self._send(arrive, lambda answer: self._took(location, answer), location.verifier)
 
     def _took(self, location: Location, answer: Answer) -> None:
         if not isinstance(answer, Reply) or not isinstance(answer.message, Output):
@@ -98,7 +100,7 @@ class FrontEnd:
 
     def _locate(self, epoch: int | None) -> None:
         """Ask the router who serves the session, now that `epoch` does not; None: whoever it is."""
-        self._send(self._router.located(epoch, self._wait_ms), lambda answer: self._located(epoch, answer))
+        self._send(self._router.located(epoch, self._wait_ms), lambda answer: self._located(epoch, answer), ROUTER)
 
     def _located(self, epoch: int | None, answer: Answer) -> None:
         match answer:
@@ -109,5 +111,5 @@ class FrontEnd:
             case _:
                 self._locate(epoch)
 
-    def _send(self, arrive: Callable[[Call], None], hear: Callable[[Answer], None]) -> None:
-        self._network.send(Call(hear), arrive)
+    def _send(self, arrive: Callable[[Call], None], hear: Callable[[Answer], None], to: str) -> None:
+        self._network.send(Call(hear, sender=FRONT_END), arrive, to)

@@ -36,13 +36,15 @@ class Faults:
     """Chances, from 0 to 1, of what happens to one call.
 
     lost: the request never arrives. late: its sender may give up before the answer comes. twice: it arrives two times.
-    unanswered: it is carried out, and the answer is lost.
+    unanswered: it is carried out, and the answer is lost. slow: it, its answer or the work takes its time, where there
+    is a clock.
     """
 
     lost: float = 0.0
     late: float = 0.0
     twice: float = 0.0
     unanswered: float = 0.0
+    slow: float = 0.0
 
 
 SOUND: Final = Faults()
@@ -50,11 +52,16 @@ SOUND: Final = Faults()
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One request. `hear` takes its answer, once; `cancel` tells the receiver that nobody waits any more."""
+    """One request. `hear` takes its answer, once; `cancel` tells the receiver that nobody waits any more.
+
+    `sender` and `receiver` name the two parties; "" is nobody in particular, whom nothing befalls.
+    """
 
     hear: Callable[[Answer], None]
     open: bool = True
     cancel: Callable[[], None] | None = None
+    sender: str = ""
+    receiver: str = ""
 
 
 class Network:
@@ -66,8 +73,9 @@ class Network:
         self._luck = luck
         self._encoded = encoded
 
-    def send(self, call: Call, arrive: Callable[[Call], None]) -> None:
+    def send(self, call: Call, arrive: Callable[[Call], None], to: str = "") -> None:
         """Let a request travel: `arrive(call)` is called none, one or two times."""
+        call.receiver = to
         faults = self.faults
         if self._chance(faults.lost):
             self._agenda.add(self.give_up, call)
@@ -76,6 +84,10 @@ class Network:
             self._agenda.add(arrive, call)
         if self._chance(faults.late):
             self._agenda.add(self.give_up, call)
+
+    def local(self, call: Call, act: Callable[..., None], *arguments: Any) -> None:
+        """Let something be done by the sender itself, in its turn: no network is involved."""
+        self._agenda.add(act, call, *arguments)
 
     def answer(self, call: Call, answer: Answer) -> None:
         """Let an answer travel back."""

@@ -23,6 +23,7 @@ from sdcp.ports import Drafter, Target
 from sdcp.testing import drafting, routing
 from sdcp.testing.agenda import Agenda
 from sdcp.testing.checks import Broken, Watch
+from sdcp.testing.driven import Observer
 from sdcp.testing.front_end import FrontEnd
 from sdcp.testing.lying import HONEST, Liars
 from sdcp.testing.lying_troupe import Troupe
@@ -112,9 +113,9 @@ class Pair:
         appended, leaves = (self.watch.appended, self.watch.leaves) if setting.watched else (_unseen, _unseen)
         self.troupe = Troupe(setting.liars, luck)
         self.store = self.troupe.store(enforces_fences=setting.enforces_fences, appended=appended)
-        self.agenda = Agenda(luck, self.upheavals.early)
-        self.network = Network(self.agenda, luck, faults, encoded=setting.encoded)
-        around = Surroundings(setting.session, self.agenda, self.network, self.store, leaves)
+        self.agenda = self._make_agenda()
+        self.network = self._make_network(faults)
+        around = Surroundings(setting.session, self.agenda, self.network, self.store, leaves, self._make_observer())
         habits = Habits(load=setting.load, uniforms=setting.uniforms or _uniforms(luck), busy=setting.busy)
         self.verifiers = {
             uri: VerifierInstance(uri, target, around, habits, lambda event: self.router.told(event), self._performed)
@@ -126,9 +127,25 @@ class Pair:
             for uri, engine in ((f"https://drafter-{n}.test/", engine) for n, engine in enumerate(drafters, start=1))
         }
         patience = replace(setting.patience[0], m_init=setting.m_init)
-        self.router = Router(around, contract, prompt, patience, self.verifiers, self.drafters)
+        self.router = self._make_router(around, contract, prompt, patience)
         self.front_end = FrontEnd(around, self.router, find)
         self.agenda.add(self.front_end.submit)
+
+    # What a world with a clock has in its place (`world`).
+
+    def _make_agenda(self) -> Agenda:
+        return Agenda(self._luck, self.upheavals.early)
+
+    def _make_network(self, faults: Faults) -> Network:
+        return Network(self.agenda, self._luck, faults, encoded=self.setting.encoded)
+
+    def _make_observer(self) -> Observer | None:
+        return None
+
+    def _make_router(
+        self, around: Surroundings, contract: Contract, prompt: tuple[int, ...], patience: router_steps.Patience
+    ) -> Router:
+        return Router(around, contract, prompt, patience, self.verifiers, self.drafters)
 
     # ---- running -----------------------------------------------------------------------------------------------------
 

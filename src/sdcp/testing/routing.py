@@ -45,7 +45,7 @@ from sdcp.messages.session import SessionState
 from sdcp.testing.drafting import DrafterInstance
 from sdcp.testing.driven import Driven, Perform
 from sdcp.testing.network import SILENCE, Answer, Call
-from sdcp.testing.surroundings import Surroundings
+from sdcp.testing.surroundings import CACHE, ROUTER, Surroundings
 from sdcp.testing.verifying import VerifierInstance
 
 NEVER = 1 << 40
@@ -72,7 +72,7 @@ class Router:
         self._around = around
         self._verifiers = dict(verifiers)
         self._drafters = dict(drafters)
-        self._held = Driven(self.machine, around.agenda, around.network)
+        self._held = Driven(self.machine, around.agenda, around.network, party=ROUTER, observer=around.observer)
         self._held.able(self._performers(self._held))
 
     # ---- requests, and what it learns by itself ----------------------------------------------------------------------
@@ -130,21 +130,26 @@ class Router:
             StoreTokens: lambda effect: held.send(
                 lambda call: answers(call, TokensStored(store.put_tokens(effect.tokens), effect)),
                 lambda answer: StoreFailed("no answer", effect) if answer is SILENCE else answer,
+                CACHE,
             ),
-            AppendLog: lambda effect: held.send(lambda call: answers(call, store.append(effect)), _or_unanswered),
-            ReadLog: lambda effect: held.send(lambda call: answers(call, store.read(effect)), _or_unanswered),
+            AppendLog: lambda effect: held.send(
+                lambda call: answers(call, store.append(effect)), _or_unanswered, CACHE
+            ),
+            ReadLog: lambda effect: held.send(lambda call: answers(call, store.read(effect)), _or_unanswered, CACHE),
             SendOpen: lambda effect: self._ask(held, effect, VerifierInstance.opens),
             SendDrafter: lambda effect: self._ask(held, effect, VerifierInstance.assigns),
             SendPolicy: lambda effect: self._ask(held, effect, VerifierInstance.updates),
             SendAssignment: lambda effect: held.send(
-                self._drafters[effect.drafter].assigned(effect.message), lambda answer: _taken(effect, answer)
+                self._drafters[effect.drafter].assigned(effect.message),
+                lambda answer: _taken(effect, answer),
+                effect.drafter,
             ),
             EndSession: lambda _: None,  # an ended session stays known for a while
         }
 
     def _ask(self, held: Driven, effect: Any, how: Callable[[VerifierInstance, Any], Callable[[Call], None]]) -> None:
         verifier = self._verifiers[effect.verifier]
-        held.send(how(verifier, effect.message), lambda answer: _verifier_said(effect, answer))
+        held.send(how(verifier, effect.message), lambda answer: _verifier_said(effect, answer), effect.verifier)
 
     def _choose_verifier(self, effect: ChooseVerifier) -> VerifierChosen:
         return VerifierChosen(next((uri for uri in self._verifiers if uri not in effect.but), None))

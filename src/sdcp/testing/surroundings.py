@@ -9,10 +9,16 @@ from typing import Final
 from sdcp.errors import Overloaded
 from sdcp.machines.effects import Refuse, Reply
 from sdcp.testing.agenda import Agenda
+from sdcp.testing.driven import Observer
 from sdcp.testing.network import Network
 from sdcp.testing.store import Store
 
 UNREACHABLE: Final = Overloaded("The cache does not answer.")
+
+ROUTER: Final = "router"
+CACHE: Final = "cache"
+FRONT_END: Final = "front end"
+"""The parties of which a world has one; instances go by their base URIs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +34,11 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """`leaves` sees each answer of a verifier at the moment at which it leaves."""
+    """`leaves` sees each answer of a verifier at the moment at which it leaves; `observer` all machines at work."""
 
     session: bytes
     agenda: Agenda
     network: Network
     store: Store
     leaves: Callable[[Reply | Refuse], None]
+    observer: Observer | None = None

@@ -56,7 +56,9 @@ from sdcp.ports import PrefillJob, Target, VerifyJob
 from sdcp.testing.driven import Driven, Perform
 from sdcp.testing.network import SILENCE, Answer, Call
 from sdcp.testing.store import Rows
-from sdcp.testing.surroundings import UNREACHABLE, Client, Surroundings
+from sdcp.testing.surroundings import CACHE, ROUTER, UNREACHABLE, Client, Surroundings
+
+EVENT_PAUSE_MS = 100.0
 
 Events = Callable[[Event], Callable[[Call], None]]
 """How an event arrives at the router."""
@@ -153,7 +155,15 @@ class VerifierInstance:
             model=target.model, tokenizer=target.tokenizer, vocabulary=target.vocabulary, context=target.context
         )
         machine = VerifierSession(facts, self._habits.busy, enforces_fences=around.store.enforces_fences)
-        held = Driven(machine, around.agenda, around.network, watch=self._leaves, performed=self._performed)
+        held = Driven(
+            machine,
+            around.agenda,
+            around.network,
+            watch=self._leaves,
+            performed=self._performed,
+            party=self.uri,
+            observer=around.observer,
+        )
         return held.able(self._performers(held, epoch))
 
     def _leaves(self, answer: Reply | Refuse) -> None:
@@ -177,15 +187,17 @@ class VerifierInstance:
             FetchTokens: lambda effect: held.send(
                 lambda call: answers(call, store.fetch_tokens(effect)),
                 lambda answer: TokensUnavailable(effect.ref, UNREACHABLE) if answer is SILENCE else answer,
+                CACHE,
             ),
             FetchRows: lambda effect: held.send(
                 lambda call: answers(call, store.fetch_rows(effect, width, rows)),
                 lambda answer: RowsRefused(effect.round, QUnavailable("No answer.")) if answer is SILENCE else answer,
+                CACHE,
             ),
             AppendLog: lambda effect: held.send(
-                lambda call: answers(call, store.append(effect, load())), _or_unanswered
+                lambda call: answers(call, store.append(effect, load())), _or_unanswered, CACHE
             ),
-            ReadLog: lambda effect: held.send(lambda call: answers(call, store.read(effect)), _or_unanswered),
+            ReadLog: lambda effect: held.send(lambda call: answers(call, store.read(effect)), _or_unanswered, CACHE),
             ReplayVerdict: lambda effect: self._replay(held, effect),
             SendEvent: lambda effect: self._tell(held, effect.message),
             Prefill: lambda effect: held.work(lambda: self._prefill(effect)),
@@ -211,7 +223,7 @@ class VerifierInstance:
             else:
                 held.answer(Reply(effect.request, replayed_verdict(self._around.session, effect.round, answer)))
 
-        held.send(lambda call: network.answer(call, store.octets(effect.ref, effect.start)), read)
+        held.send(lambda call: network.answer(call, store.octets(effect.ref, effect.start)), read, CACHE)
 
     def _tell(self, held: Driven, event: Event) -> None:
         """Send an event until a router answers 204 (D17)."""
@@ -219,10 +231,11 @@ class VerifierInstance:
         def read(answer: Answer) -> EventDelivered | None:
             if isinstance(answer, Reply):
                 return EventDelivered(event)
-            self._tell(held, event)
+            self._around.agenda.post(self.uri, EVENT_PAUSE_MS, self._tell, held, event)
             return None
 
-        held.send(self._events(event), read)
+        if not held.gone:
+            held.send(self._events(event), read, ROUTER)
 
     def _prefill(self, effect: Prefill) -> Prefilled | PrefillFailed:
         job = PrefillJob(self._around.session, effect.prefix, len(effect.prefix), effect.empty_prompt)
