@@ -5,12 +5,12 @@ durable and valid, or `Fenced`, it never will be and the session must stop (6.3 
 repeated and never abandoned (D27). Words (valid, void, fence) as in `reader`.
 
     append ──▶ AppendLog ──LogAppended──▶ Recorded        (a store without fences: read back first, 6.8)
-                 │  ▲  ├───LogFenced────▶ Fenced
+                 │  ▲  ├───LogFenced────▶ Fenced          (after an append without an answer: read first)
         LogMoved │  │  └─LogUnanswered──▶ wait, longer each time ─┐
                  ▼  │ only void records since                     │
                ReadLog ◀──────────────────────────────────────────┘
-                 ├── our own record, valid ─────────────────▶ Recorded
-                 └── a higher fence, or a valid record that is not ours ─▶ Fenced
+                 ├── our own record, valid, whatever follows behind a fence ─▶ Recorded
+                 └── a higher fence, or a valid record that is not ours ─────▶ Fenced
 
 We are stricter than 6.8 in one point: a log that vanished, or whose tail cannot be read, counts as fenced.
 An answer to another effect than the one outstanding changes nothing.
@@ -67,6 +67,7 @@ class CommitLog:
         self._load: int | None = None
         self._awaited: Effect | None = None
         self._delay_ms = RETRY_FIRST_MS
+        self._doubtful = False  # whether the record may be in the log without our knowing
 
     @property
     def awaited(self) -> Effect | None:
@@ -88,11 +89,15 @@ class CommitLog:
             case AppendLog(), LogAppended():
                 self._load = answer.load
                 return self._read()
+            case AppendLog(), LogFenced() if self._doubtful:
+                self._doubtful = False  # a copy of before the fence may be in the log, but none comes after it
+                return self._read()
             case AppendLog(), LogFenced():
                 return self._end(Fenced())
             case (AppendLog(), LogMoved()) | (SetTimer(), TimerFired()):
                 return self._read()
             case ((AppendLog() | ReadLog()), LogUnanswered()):
+                self._doubtful = True
                 return self._wait()
             case ReadLog(), LogRead() if self._record is not None:
                 return self._examine(self._record, answer)
@@ -132,13 +137,14 @@ class CommitLog:
         valid = [entry for entry in entries if isinstance(entry.record, CommitRecord) and not entry.void]
         if not valid:
             return self._send()
-        if all(_is(entry, record) for entry in valid):  # conditional appends: once, at most
+        alone = len(valid) == 1 or self._reader.fence > self._epoch  # what follows it is behind a fence, by others
+        if _is(valid[0], record) and alone:
             return self._end(Recorded(valid[0].start, self._load))
         return self._end(Fenced())
 
     def _end(self, outcome: Recorded | Fenced) -> Step:
         self._record = self._awaited = None
-        self._data, self._delay_ms = b"", RETRY_FIRST_MS
+        self._data, self._delay_ms, self._doubtful = b"", RETRY_FIRST_MS, False
         return [], outcome
 
 

@@ -119,7 +119,7 @@ def test_an_unanswered_append_that_was_done_is_recognized() -> None:
     assert reread(log, commit_log, commit_log.handle(TimerFired(TIMER))) == ([], Recorded(start, None))
 
 
-@pytest.mark.decision("D27")
+@pytest.mark.decision("D27-same-values")
 def test_an_unanswered_append_that_was_not_done_is_repeated_the_same() -> None:
     log, commit_log = started()
     sent = commit_log.append(OURS)
@@ -127,7 +127,7 @@ def test_an_unanswered_append_that_was_not_done_is_repeated_the_same() -> None:
     assert reread(log, commit_log, commit_log.handle(TimerFired(TIMER))) == sent
 
 
-@pytest.mark.decision("D27")
+@pytest.mark.decision("D27-same-values")
 def test_it_is_never_given_up_only_tried_less_often() -> None:
     log, commit_log = started()
     commit_log.append(OURS)
@@ -147,7 +147,7 @@ def test_it_is_never_given_up_only_tried_less_often() -> None:
     assert commit_log.handle(LogUnanswered())[0] == [SetTimer(TIMER, RETRY_FIRST_MS)]  # begins anew
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-void")
 def test_a_log_moved_by_void_records_alone_is_appended_to_again() -> None:
     log, commit_log = started(enforces=False)
     commit_log.append(OURS)
@@ -188,6 +188,39 @@ def test_a_fence_after_our_record_leaves_it_valid_and_stops_the_next() -> None:
     log.put(OURS, FenceRecord(epoch=3))
     assert reread(log, commit_log, commit_log.handle(LogMoved())) == ([], Recorded(start, None))
     assert commit_log.append(commit(2, 3, 6, before=(4, 5))) == ([], Fenced())
+
+
+@pytest.mark.requirement("S6.8-read-back", "S6.9-lost-verdict-retried")
+@pytest.mark.parametrize("answer", [LogAppended('"9"', None), LogMoved(), LogUnanswered()])
+def test_our_record_counts_although_the_next_verifier_has_gone_on_from_it(answer: Any) -> None:
+    log, commit_log = started(enforces=False)
+    commit_log.append(OURS)
+    start = len(log.data)
+    log.put(OURS, FenceRecord(epoch=3), commit(3, 3, 6, before=(4, 5)))
+    step = commit_log.handle(answer)
+    step = commit_log.handle(TimerFired(TIMER)) if isinstance(answer, LogUnanswered) else step
+    assert reread(log, commit_log, step) == ([], Recorded(start, None))
+    assert commit_log.append(commit(2, 3, 7, before=(4, 5))) == ([], Fenced())
+
+
+def test_our_record_does_not_count_for_us_when_another_process_has_gone_on_from_it() -> None:
+    log, commit_log = started()
+    commit_log.append(OURS)
+    log.put(OURS, commit(2, 3, 6, before=(4, 5)))
+    assert reread(log, commit_log, commit_log.handle(LogMoved())) == ([], Fenced())
+
+
+@pytest.mark.requirement("S6.8-fence-refuses-older")
+@pytest.mark.parametrize("appended", [True, False], ids=["it came before the fence", "it never came"])
+def test_a_refusal_is_looked_into_when_an_earlier_copy_may_have_come(appended: bool) -> None:
+    log, commit_log = started()
+    commit_log.append(OURS)
+    commit_log.handle(LogUnanswered())
+    assert reread(log, commit_log, commit_log.handle(TimerFired(TIMER)))[0], "it is not there yet, and is sent again"
+    start = len(log.data)
+    log.put(*([OURS] if appended else []), FenceRecord(epoch=3))
+    expected = Recorded(start, None) if appended else Fenced()
+    assert reread(log, commit_log, commit_log.handle(LogFenced())) == ([], expected)
 
 
 @pytest.mark.requirement("S6.8-read-back")
