@@ -1,30 +1,80 @@
-"""Who plays in a world: honest instances, or those that lie as `Liars` says. Not here: what the lies are."""
+"""Who plays in a world: instances that can lie as `Liars` says, and a watch that knows of it. See `lying`.
+
+Without luck, and with HONEST, everybody is honest; the watch is as wary all the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
 from sdcp.machines.drafter_rounds import Patience
-from sdcp.ports import Drafter
-from sdcp.testing.drafting import DrafterInstance
-from sdcp.testing.lying import HONEST, Liars
-from sdcp.testing.store import Store
-from sdcp.testing.surroundings import Surroundings
-from sdcp.testing.verifying import VerifierInstance
+from sdcp.machines.inputs import DrafterAssigned, ProposalReceived
+from sdcp.machines.verifier import VerifierSession
+from sdcp.messages.contract import Contract
+from sdcp.messages.round import Assignment, Proposal
+from sdcp.messages.session import SessionOpen
+from sdcp.messages.status import DRAFTER, Status
+from sdcp.ports import Drafter, Target
+from sdcp.testing.driven import Driven
+from sdcp.testing.lying import SAID_BY_ROUTER, Liars, Script
+from sdcp.testing.lying_drafter import LyingDrafter
+from sdcp.testing.lying_router import LyingRouter
+from sdcp.testing.lying_store import LyingStore
+from sdcp.testing.lying_watch import WaryWatch
+from sdcp.testing.network import Call
+from sdcp.testing.routing import LOG
+from sdcp.testing.surroundings import Client, Surroundings
+from sdcp.testing.verifying import Events, Habits, VerifierInstance
 
 
 class Troupe:
     """The instances of one world. `liars` may change at any time: HONEST from now on is honesty from now on."""
 
-    def __init__(self, liars: Liars, luck: Random | None) -> None:
-        self.liars = liars
-        self._luck = luck
+    def __init__(self, liars: Liars, luck: Random | None, session: bytes) -> None:
+        self.script = Script(liars, luck)
+        self._session = session
 
-    def store(self, *, enforces_fences: bool, appended: Callable[[bytes], None]) -> Store:
+    @property
+    def liars(self) -> Liars:
+        """The chances now."""
+        return self.script.liars
+
+    @liars.setter
+    def liars(self, liars: Liars) -> None:
+        self.script.liars = liars
+
+    def watch(
+        self,
+        contract: Contract,
+        prompt: tuple[int, ...],
+        plain: Sequence[int] | None,
+        *,
+        enforces_fences: bool,
+        width: int,
+    ) -> WaryWatch:
+        """Return the watch of the world. `width` is V."""
+        self._watch = WaryWatch(contract, prompt, plain, enforces_fences=enforces_fences)
+        self._watch.width, self._watch.doubtful = width, not self.script.honest
+        self._router = LyingRouter(self.script, self._session, prompt, LOG)
+        return self._watch
+
+    def store(self, *, enforces_fences: bool, appended: Callable[[bytes], None]) -> LyingStore:
         """Return the cache of the world."""
-        return Store(enforces_fences=enforces_fences, appended=appended)
+        return LyingStore(self.script, enforces_fences=enforces_fences, appended=appended, served=self._watch.served)
+
+    def verifier(
+        self,
+        uri: str,
+        target: Target,
+        around: Surroundings,
+        habits: Habits,
+        events: Events,
+        performed: Callable[[], None],
+    ) -> OverheardVerifier:
+        """Return a verifier of the world: an honest one, that lets the watch hear what is said to it."""
+        return OverheardVerifier(self._watch, self._router, uri, target, around, habits, events, performed)
 
     def drafter(
         self,
@@ -33,14 +83,81 @@ class Troupe:
         around: Surroundings,
         verifiers: Callable[[str], VerifierInstance],
         patience: Patience,
-    ) -> DrafterInstance:
+    ) -> LyingDrafter:
         """Return a drafter of the world."""
-        return DrafterInstance(uri, engine, around, verifiers, patience)
+        return LyingDrafter(self.script, uri, engine, around, verifiers, patience)
 
     def meddle(self, world: Any) -> None:
         """Before a step: let those lie who need no occasion for it. `world` is the `Pair`."""
-        luck, store = self._luck, world.store
-        if luck is None or self.liars is HONEST:
+        for name, chance in self.script.stepwise:
+            if self.script.luck.random() >= chance:
+                continue
+            if name == "uncalled":
+                self._call_out(world)
+            elif name == "evict":
+                world.store.evict()
+            elif name in SAID_BY_ROUTER:
+                self._router.lie(world, name)
+
+    def _call_out(self, world: Any) -> None:
+        """Some drafter, assigned or not, says what the assigned one could say now."""
+        luck, watch = self.script.luck, self._watch
+        drafter: LyingDrafter = luck.choice([*world.drafters.values()])
+        verifier = world.router.machine.verifier
+        if verifier is None:
             return
-        if store.objects and luck.random() < self.liars.evict:
-            store.delete(luck.choice([*store.objects]))
+        tokens = tuple(luck.randrange(watch.width) for _ in range(luck.randint(1, 3)))
+        proposal = Proposal(
+            session=self._session,
+            epoch=world.router.machine.epoch,
+            round=len(watch.records) + 1,
+            drafter=drafter.uri,
+            base=len(watch.tokens),
+            base_digest=watch.digests[-1],
+            tokens=tokens,
+            q_rows=drafter.rows_for(tokens) if watch.contract.rule == 2 else None,
+            status=Status(instance=drafter.uri, role=DRAFTER, load=0, queue=0, ttl_ms=0),
+        )
+        drafter.say(verifier, proposal)
+
+
+class OverheardVerifier(VerifierInstance):
+    """A VerifierInstance: `watch` is told of what is handed to it, `router` of what the other router says."""
+
+    def __init__(self, watch: WaryWatch, router: LyingRouter, *arguments: Any) -> None:
+        self._watch = watch
+        self._router = router
+        super().__init__(*arguments)
+
+    def opens(self, message: SessionOpen) -> Callable[[Call], None]:
+        """POST sessions."""
+        self._router.opens.append(message)
+        return super().opens(message)
+
+    def assigns(self, message: Assignment) -> Callable[[Call], None]:
+        """PUT sessions/{id}/drafter."""
+        self._router.puts.append(message)
+
+        def make(request: int, carried: Assignment) -> DrafterAssigned:
+            held = self._serving()
+            if held is not None and _machine(held).phase is not None:  # one that is being opened takes none
+                self._watch.assigned(held, _machine(held).epoch, carried)
+            return DrafterAssigned(request, carried)
+
+        return self._request(message, make)
+
+    def proposes(self, message: Proposal, client: Client) -> Callable[[Call], None]:
+        """POST proposals."""
+
+        def make(request: int, carried: Proposal) -> ProposalReceived:
+            held = self._serving()
+            if held is not None:
+                self._watch.proposed(held, _machine(held).epoch, client.uri, carried)
+            return ProposalReceived(request, carried, client)
+
+        return self._request(message, make)
+
+
+def _machine(held: Driven) -> VerifierSession:
+    assert isinstance(held.machine, VerifierSession)
+    return held.machine

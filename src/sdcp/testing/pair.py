@@ -22,7 +22,7 @@ from sdcp.messages.contract import Contract, Sampling
 from sdcp.ports import Drafter, Target
 from sdcp.testing import drafting, routing
 from sdcp.testing.agenda import Agenda
-from sdcp.testing.checks import Broken, Watch
+from sdcp.testing.checks import Broken
 from sdcp.testing.driven import Observer
 from sdcp.testing.front_end import FrontEnd
 from sdcp.testing.lying import HONEST, Liars
@@ -30,7 +30,7 @@ from sdcp.testing.lying_troupe import Troupe
 from sdcp.testing.network import SOUND, Faults, Network
 from sdcp.testing.routing import Router
 from sdcp.testing.surroundings import Surroundings
-from sdcp.testing.verifying import Habits, VerifierInstance
+from sdcp.testing.verifying import Habits
 
 SESSION: Final = b"sdcp-testing-one"
 
@@ -109,16 +109,20 @@ class Pair:
         self, contract: Contract, prompt: tuple[int, ...], target: Target, drafters: Sequence[Drafter], faults: Faults
     ) -> None:
         setting, luck = self.setting, self._luck
-        self.watch = Watch(contract, prompt, setting.plain, enforces_fences=setting.enforces_fences)
+        self.troupe = Troupe(setting.liars, luck, setting.session)
+        self.watch = self.troupe.watch(
+            contract, prompt, setting.plain, enforces_fences=setting.enforces_fences, width=target.vocabulary
+        )
         appended, leaves = (self.watch.appended, self.watch.leaves) if setting.watched else (_unseen, _unseen)
-        self.troupe = Troupe(setting.liars, luck)
         self.store = self.troupe.store(enforces_fences=setting.enforces_fences, appended=appended)
         self.agenda = self._make_agenda()
         self.network = self._make_network(faults)
         around = Surroundings(setting.session, self.agenda, self.network, self.store, leaves, self._make_observer())
         habits = Habits(load=setting.load, uniforms=setting.uniforms or _uniforms(luck), busy=setting.busy)
         self.verifiers = {
-            uri: VerifierInstance(uri, target, around, habits, lambda event: self.router.told(event), self._performed)
+            uri: self.troupe.verifier(
+                uri, target, around, habits, lambda event: self.router.told(event), self._performed
+            )
             for uri in (f"https://verifier-{number}.test/" for number in range(1, setting.verifiers + 1))
         }
         find = self.verifiers.__getitem__

@@ -136,9 +136,9 @@ class Router:
                 lambda call: answers(call, store.append(effect)), _or_unanswered, CACHE
             ),
             ReadLog: lambda effect: held.send(lambda call: answers(call, store.read(effect)), _or_unanswered, CACHE),
-            SendOpen: lambda effect: self._ask(held, effect, VerifierInstance.opens),
-            SendDrafter: lambda effect: self._ask(held, effect, VerifierInstance.assigns),
-            SendPolicy: lambda effect: self._ask(held, effect, VerifierInstance.updates),
+            SendOpen: lambda effect: self._ask(held, effect, self._verifiers[effect.verifier].opens),
+            SendDrafter: lambda effect: self._ask(held, effect, self._verifiers[effect.verifier].assigns),
+            SendPolicy: lambda effect: self._ask(held, effect, self._verifiers[effect.verifier].updates),
             SendAssignment: lambda effect: held.send(
                 self._drafters[effect.drafter].assigned(effect.message),
                 lambda answer: _taken(effect, answer),
@@ -147,9 +147,8 @@ class Router:
             EndSession: lambda _: None,  # an ended session stays known for a while
         }
 
-    def _ask(self, held: Driven, effect: Any, how: Callable[[VerifierInstance, Any], Callable[[Call], None]]) -> None:
-        verifier = self._verifiers[effect.verifier]
-        held.send(how(verifier, effect.message), lambda answer: _verifier_said(effect, answer), effect.verifier)
+    def _ask(self, held: Driven, effect: Any, how: Callable[[Any], Callable[[Call], None]]) -> None:
+        held.send(how(effect.message), lambda answer: _verifier_said(effect, answer), effect.verifier)
 
     def _choose_verifier(self, effect: ChooseVerifier) -> VerifierChosen:
         return VerifierChosen(next((uri for uri in self._verifiers if uri not in effect.but), None))
