@@ -25,7 +25,7 @@ from typing import TypeAlias
 from sdcp.errors import MalformedBody
 from sdcp.machines.effects import AppendLog, ReadLog, SetTimer
 from sdcp.machines.inputs import LogAppended, LogFenced, LogMoved, LogRead, LogUnanswered, TimerFired
-from sdcp.machines.reader import Entry, LogReader
+from sdcp.machines.reader import LogReader
 from sdcp.messages.record import CommitRecord
 
 TIMER = "log"
@@ -138,7 +138,7 @@ class CommitLog:
         if not valid:
             return self._send()
         alone = len(valid) == 1 or self._reader.fence > self._epoch  # what follows it is behind a fence, by others
-        if _is(valid[0], record) and alone:
+        if valid[0].record == record and alone:  # of equal epoch, round and digest, but from another life: not ours
             return self._end(Recorded(valid[0].start, self._load))
         return self._end(Fenced())
 
@@ -146,13 +146,3 @@ class CommitLog:
         self._record = self._awaited = None
         self._data, self._delay_ms, self._doubtful = b"", RETRY_FIRST_MS, False
         return [], outcome
-
-
-def _is(entry: Entry, sent: CommitRecord) -> bool:
-    """Tell our own record: same epoch, round and digest, and sent by this process (mlc)."""
-    found = entry.record
-    return isinstance(found, CommitRecord) and (found.epoch, found.round, found.digest) == (
-        sent.epoch,
-        sent.round,
-        sent.digest,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,6 +168,7 @@ def test_a_log_moved_by_void_records_alone_is_appended_to_again() -> None:
         [FenceRecord(epoch=3), OURS],  # ours came too late: void
         [commit(2, 2, 6, before=(4,))],  # our epoch, and not sent by us
         [commit(2, 2, 6, before=(4,)), OURS],
+        [replace(OURS, m_cap=3)],  # the same tokens and another verdict: of a process that died and sent it before
         [FenceRecord(epoch=3), commit(3, 2, 6, before=(4,))],
     ],
 )
