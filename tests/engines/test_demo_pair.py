@@ -82,7 +82,7 @@ def test_rule_2_has_the_targets_law_if_the_rows_are_those_sampled_from(
 
 
 @pytest.mark.requirement("S6.4-greedy-output", "S6.3-accepted-kv-valid")
-@pytest.mark.decision("D32")
+@pytest.mark.decision("D32-near-ties")
 def test_greedy_output_with_the_drafter_is_plain_decoding(target: Target, drafter: Drafter, prompt: list[int]) -> None:
     from sdcp.check import NEAR_TIE, compare
 

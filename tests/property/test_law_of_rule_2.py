@@ -150,7 +150,7 @@ def test_the_law_holds_on_four_tokens_and_three_positions() -> None:
 
 
 @pytest.mark.requirement("S6.4-speculative-output")
-@pytest.mark.decision("D31")
+@pytest.mark.decision("D31-included")
 def test_a_drafter_that_takes_its_best_token_is_exact_when_it_says_so() -> None:
     """A greedy or lookup drafter samples from a row of one token, and publishes that row."""
     assert round_law(P4, BEST, BEST, 2) == target_law(P4, 3)

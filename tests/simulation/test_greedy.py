@@ -63,7 +63,7 @@ def test_plain_decoding_is_the_walk_through_the_table(models: Models) -> None:
 
 
 @pytest.mark.requirement("S6.4-greedy-output", "S1.3-output-unaffected", "S6.2-m-range")
-@pytest.mark.decision("D32")
+@pytest.mark.decision("D32-exact")
 @pytest.mark.parametrize("m", range(1, 17))
 @pytest.mark.parametrize("name", NAMES)
 def test_output_is_that_of_the_target_alone(models: Models, wild: Models, name: str, m: int) -> None:
@@ -87,7 +87,7 @@ def test_the_limit_begins_at_m_init_and_rises_by_one(models: Models, m_init: int
 
 
 @pytest.mark.requirement("S6.1-open-answer")
-@pytest.mark.decision("D6")
+@pytest.mark.decision("D6-context")
 @pytest.mark.parametrize("name", ["same", "half", "contrary"])
 def test_prompts_of_every_length_up_to_the_context(folder: Path, name: str) -> None:
     context = 20
@@ -110,7 +110,7 @@ def _of(name: str, path: Path, target: BigramTarget) -> Drafter:
     return Proposing(V, lambda prefix, length, count: ([(prefix[length - 1] + 1) % V] * count, None))
 
 
-@pytest.mark.decision("D26")
+@pytest.mark.decision("D26-digest", "D26-start")
 @pytest.mark.parametrize("name", ["same", "noisy", "guesses", "contrary"])
 @pytest.mark.parametrize("m", [1, 3, 16])
 def test_an_empty_prompt_begins_with_start(models: Models, name: str, m: int) -> None:
@@ -119,7 +119,7 @@ def test_an_empty_prompt_begins_with_start(models: Models, name: str, m: int) ->
     assert pair.front_end.finish is FINISH
 
 
-@pytest.mark.decision("D26")
+@pytest.mark.decision("D26-start")
 def test_an_empty_prompt_is_refused_where_the_model_has_no_start(folder: Path) -> None:
     target = bigram(folder / "no-start", random_logits(V, 1))
     pair = Pair(contract_for(target), (), target, [BigramDrafter(folder / "no-start")]).run()
@@ -140,7 +140,7 @@ def test_a_stop_token_ends_the_output_at_every_position_of_a_block(models: Model
         assert pair.front_end.finish is FINISH
 
 
-@pytest.mark.decision("D5")
+@pytest.mark.decision("D5-stop")
 def test_a_stop_token_that_is_not_below_v_never_matches(models: Models) -> None:
     assert len(decode(models.target, [models.drafters["same"]()], stop=(V, 2**32, 2**64 - 1)).output) == 32
 

@@ -114,7 +114,7 @@ def assert_ended(pair: Pair) -> None:
 
 
 @pytest.mark.requirement("S1.3-sole-commit-authority", "S6.3-append-before-release", "S6.8-fence-refuses-older")
-@pytest.mark.decision("D19", "D34")
+@pytest.mark.decision("D19", "D34-nothing-more")
 @pytest.mark.parametrize("seed", range(5000, 5080))
 def test_a_router_or_a_reader_that_gives_up_leaves_nothing_behind(models: Models, seed: int) -> None:
     """Routers and drafters lose patience, and half of the readers want no more at some time: the rest still holds."""

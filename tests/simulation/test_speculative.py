@@ -85,7 +85,7 @@ def _empty_rounds(count: int, contract: Any) -> Iterator[bytes]:
 
 @pytest.mark.requirement("S6.4-seed-derivation", "S6.4-seed-purpose", "S6.4-seed-53-bits", "S6.4-speculative-accept")
 @pytest.mark.requirement("S6.4-speculative-residual", "S6.4-speculative-all-accepted", "S6.9-resume")
-@pytest.mark.decision("D23", "D24", "D25")
+@pytest.mark.decision("D23", "D24-position", "D25")
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_a_seeded_round_commits_the_tokens_of_its_vector(case: dict[str, Any]) -> None:
     record = replayed(case)
@@ -93,7 +93,7 @@ def test_a_seeded_round_commits_the_tokens_of_its_vector(case: dict[str, Any]) -
 
 
 @pytest.mark.requirement("S6.4-seed-derivation", "S6.4-seed-purpose", "S6.5.2-self-decode-rounds")
-@pytest.mark.decision("D24", "D29")
+@pytest.mark.decision("D24-self-decoded", "D29")
 def test_a_seeded_self_decoding_round_draws_position_1_of_its_own_round() -> None:
     """The drafter proposes what the target never says: after two rounds the verifier goes on alone."""
     chances, seed = np.array([0.2, 0.0, 0.5, 0.3]), 99

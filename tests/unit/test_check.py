@@ -21,7 +21,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.decision("D32")
+@pytest.mark.decision("D32-near-ties")
 def test_plain_decoding_is_led_along_the_answer(model: Path) -> None:
     engine = BigramTarget(model)
     assert compare(engine, [0], [2, 0, 2]) == []
@@ -31,7 +31,7 @@ def test_plain_decoding_is_led_along_the_answer(model: Path) -> None:
     assert tie.gap < NEAR_TIE
 
 
-@pytest.mark.decision("D32")
+@pytest.mark.decision("D32-near-ties")
 @pytest.mark.parametrize(("tokens", "code"), [([2, 0, 2], 0), ([2, 2], 1), ([1], 1)])
 def test_only_near_ties_may_differ(model: Path, tokens: list[int], code: int) -> None:
     answer = Answer(prompt_token_ids=[0], token_ids=tokens, tokens=len(tokens))

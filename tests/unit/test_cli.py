@@ -75,7 +75,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], complaint: 
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.decision("D9")
+@pytest.mark.decision("D9-development")
 def test_a_certificate_bears_its_role_and_base_uri(tmp_path: Path) -> None:
     assert sdcp("ca", "init", tmp_path).returncode == 0
     done = sdcp("ca", "issue", tmp_path, "--name", "v", "--role", "verifier", "--uri", "https://127.0.0.1:7401")
@@ -87,7 +87,7 @@ def test_a_certificate_bears_its_role_and_base_uri(tmp_path: Path) -> None:
     assert (tmp_path / "v.key").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.decision("D9")
+@pytest.mark.decision("D9-development")
 def test_a_gateway_is_a_front_end(tmp_path: Path) -> None:
     assert sdcp("ca", "issue", tmp_path, "--name", "g", "--role", "gateway").returncode == 0
     certificate = x509.load_pem_x509_certificate((tmp_path / "g.pem").read_bytes())

@@ -123,7 +123,7 @@ MALFORMED: dict[str, Callable[[dict[str, Any]], bytes]] = {
 
 
 @pytest.mark.requirement("S5.1-problem-details", "S5.1-media-type")
-@pytest.mark.decision("D3", "D4")
+@pytest.mark.decision("D3-400", "D4")
 @pytest.mark.parametrize("kind", KINDS.values(), ids=str)
 @pytest.mark.parametrize("malformed", MALFORMED.values(), ids=MALFORMED.keys())
 async def test_a_body_that_is_not_one_cbor_map(town: Town, kind: Kind, malformed: Callable[..., bytes]) -> None:
@@ -255,7 +255,7 @@ MEMBERS["assignment to a drafter"] = MEMBERS["assignment"]
 @pytest.mark.requirement(
     "S5.2-session-open", "S5.2-assignment", "S5.2-proposal", "S5.2-policy", "S5.2-status", "S5.2-event"
 )
-@pytest.mark.decision("D3", "D4")
+@pytest.mark.decision("D3-400", "D4")
 @pytest.mark.parametrize(
     ("kind", "member"),
     [
@@ -276,7 +276,7 @@ async def test_a_member_that_is_not_as_its_cddl(town: Town, kind: Kind, member: 
 
 
 @pytest.mark.requirement("S5.2-unknown-keys")
-@pytest.mark.decision("D4")
+@pytest.mark.decision("D4-receivers", "D4-unknown-keys")
 async def test_any_other_encoding_and_unknown_keys_are_taken(town: Town) -> None:
     session = await Session(town).opened()
     unknown = b"\x01\xf7\xf4\xa1\x80\x80" + cbor.encode("x") + b"\xc1\xfb\x7f\xf0" + bytes(6)
@@ -292,7 +292,7 @@ async def test_any_other_encoding_and_unknown_keys_are_taken(town: Town) -> None
 
 
 @pytest.mark.requirement("S5.1-get-output")
-@pytest.mark.decision("D3", "D8")
+@pytest.mark.decision("D3", "D8-from")
 @pytest.mark.parametrize(
     "start",
     ["x", "-1", "%2B1", "1.0", "1e3", "0x1", "1_0", "", "%D9%A1", "1%20", "%C2%B2", str(2**64), "9" * 40, "1&from=1"],
@@ -305,7 +305,7 @@ async def test_a_from_that_is_no_decimal_index(town: Town, start: str) -> None:
     assert await session.everything() == before
 
 
-@pytest.mark.decision("D8")
+@pytest.mark.decision("D8-from")
 @pytest.mark.parametrize("start", ["0", "00", "0000000000000000001", str(2**64 - 1)])
 async def test_a_from_that_is_one(town: Town, start: str) -> None:
     session = await Session(town).begin()

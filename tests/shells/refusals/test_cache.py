@@ -88,7 +88,7 @@ async def test_an_append_without_its_condition_is_428_and_with_another_400(town:
     assert await town.read_log(log) == (tag, record)
 
 
-@pytest.mark.decision("D3", "D4", "D20")
+@pytest.mark.decision("D3", "D4", "D20-log")
 @pytest.mark.parametrize(
     "body",
     [

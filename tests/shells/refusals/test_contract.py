@@ -75,7 +75,7 @@ PROFILES: list[tuple[str, Any]] = [
     "S6.1-contract-validated",
     "S6.5.2-fallback-entries",
 )
-@pytest.mark.decision("D6")
+@pytest.mark.decision("D6-detail", "D6-unknown-key", "D6-range", "D6-rule", "D6-digests", "D6-fallback", "D6-context")
 @pytest.mark.parametrize(("changes", "says"), cases())
 async def test_an_open_with_a_bad_contract(town: Town, changes: dict[Any, Any], says: str) -> None:
     session = Session(town)
@@ -97,7 +97,7 @@ async def test_a_contract_that_is_no_map(town: Town, contract: Any) -> None:
 
 
 @pytest.mark.requirement("S6.9-problem-bad-contract", "S4.1-contract-never-modified")
-@pytest.mark.decision("D6", "D28")
+@pytest.mark.decision("D6", "D28-refused")
 @pytest.mark.parametrize(
     "changes",
     [{"max_new": 61}, {"rule": 2}, {"stop": [0]}, {"sampling": {}}, {"extra": 1}, {"m_max": 0}, {"fallback": [4]}],
@@ -111,7 +111,7 @@ async def test_an_assignment_with_another_contract(town: Town, changes: dict[str
     await session.advance()
 
 
-@pytest.mark.decision("D5", "D6")
+@pytest.mark.decision("D5-stop", "D6-range")
 @pytest.mark.parametrize(
     "changes",
     [

@@ -88,7 +88,7 @@ async def test_an_assignment_that_cannot_be_taken(
     await session.taken()
 
 
-@pytest.mark.decision("D3", "D20")
+@pytest.mark.decision("D3", "D20-array")
 @pytest.mark.parametrize(
     "content",
     [b"", b"\xff", cbor.encode("prompt"), cbor.encode([3, -4]), cbor.encode(PROMPT) + b"\x00", cbor.encode([3, V])],
@@ -100,7 +100,7 @@ async def test_a_prompt_object_that_is_none_is_422(town: Town, verifier: SilentV
     await session.taken()
 
 
-@pytest.mark.decision("D3", "D11")
+@pytest.mark.decision("D3", "D11-redirects")
 async def test_a_cache_that_redirects_or_breaks_is_503(town: Town, verifier: SilentVerifier) -> None:
     session = Assigned(town, verifier)
     there = await town.put_tokens(PROMPT)

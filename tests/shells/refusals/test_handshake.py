@@ -47,7 +47,7 @@ def first_octet(base: str, context: ssl.SSLContext) -> bytes:
 
 
 @pytest.mark.requirement("S5.1-tls13", "S5.1-mutual-authentication")
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-handshake")
 @every_process
 @pytest.mark.parametrize(
     ("make", "alert"),

@@ -39,7 +39,7 @@ def with_prompt(content: bytes) -> Act:
     return act
 
 
-@pytest.mark.decision("D3", "D5", "D11", "D20", "D26")
+@pytest.mark.decision("D3", "D5-prompt", "D11", "D20", "D26")
 @acts(
     token_not_below_v=lambda s: s.open(prompt=[3, V]),
     token_of_32_bits=lambda s: s.open(prompt=[2**32, 4]),
@@ -66,7 +66,7 @@ async def test_what_is_not_possible_here_is_422(town: Town, act: Act) -> None:
     await check_stays_closed(Session(town), act, 422)
 
 
-@pytest.mark.decision("D3", "D20")
+@pytest.mark.decision("D3", "D20-log")
 async def test_a_log_that_is_no_sequence_of_records_is_422(town: Town) -> None:
     async with played(town, always(200, b"\xff", ("etag", '"1"'))):
         session = Session(town)
@@ -91,7 +91,7 @@ async def test_a_message_for_another_session_than_its_path_is_422(town: Town, ac
 # -- 503 ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D3", "D20")
+@pytest.mark.decision("D3-503", "D20")
 @acts(
     prompt_not_there=lambda s: s.open(prompt=s.town.new_name("objects")),
     prompt_in_a_cache_that_is_down=lambda s: s.open(prompt=s.town.new_name("objects", "elsewhere")),
@@ -101,7 +101,7 @@ async def test_what_cannot_be_fetched_now_is_503(town: Town, act: Act) -> None:
     await check_stays_closed(Session(town), act, 503, "now")
 
 
-@pytest.mark.decision("D3", "D11", "D20")
+@pytest.mark.decision("D3", "D11-redirects", "D20")
 async def test_a_cache_that_redirects_breaks_or_is_another_is_503(town: Town) -> None:
     tokens = cbor.encode(PROMPT)
     there = await town.put_object(tokens)
@@ -120,7 +120,7 @@ async def test_a_cache_that_redirects_breaks_or_is_another_is_503(town: Town) ->
         await check_stays_closed(Session(town), lambda s: s.open(commit_log=log), 503, "now")
 
 
-@pytest.mark.decision("D3", "D19")
+@pytest.mark.decision("D3-503", "D19")
 async def test_a_session_that_is_being_opened_asks_to_come_back(town: Town) -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
 
@@ -147,7 +147,7 @@ async def test_a_session_that_is_being_opened_asks_to_come_back(town: Town) -> N
 
 
 @pytest.mark.requirement("S6.1-open-epoch-1")
-@pytest.mark.decision("D3", "D19")
+@pytest.mark.decision("D3-409", "D19-other-content")
 @acts(
     other_contract=lambda s: s.open(contract=contract_for(s.town, max_new=61)),
     other_rule=lambda s: s.open(contract=contract_for(s.town, rule=2)),
@@ -173,13 +173,13 @@ def resume(session: Session, tokens: str, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("S6.1-open-epoch-1")
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-without-resume")
 @pytest.mark.parametrize("epoch", [0, 2, 2**64 - 1])
 async def test_a_new_session_has_epoch_1(town: Town, epoch: int) -> None:
     await check_stays_closed(Session(town), lambda s: s.open(epoch=epoch), 409, "epoch 1")
 
 
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-without-resume")
 async def test_a_log_with_commit_records_needs_resume(town: Town) -> None:
     session = await Session(town).begin()
     other = Session(town)
@@ -212,7 +212,7 @@ async def reopen(session: Session, tokens: list[int] | None = None, **changes: A
 
 
 @pytest.mark.requirement("S6.9-resume")
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-with-resume")
 @acts(
     round_ahead=lambda s: reopen(s, round=2),
     round_behind=lambda s: reopen(s, round=0),
@@ -237,7 +237,7 @@ async def test_a_resume_that_the_log_contradicts_is_409(town: Town, act: Act) ->
 
 
 @pytest.mark.requirement("S6.9-fence-first", "S6.9-resume")
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-with-resume")
 async def test_a_resume_without_its_own_fence_is_409(town: Town) -> None:
     unfenced = await logged(town, [7], fence=None)
     check_refused(await unfenced.open(), 409, "fence")
@@ -259,7 +259,7 @@ async def test_an_epoch_that_has_committed_already_is_not_opened_again(town: Tow
     await session.advance()
 
 
-@pytest.mark.decision("D11", "D19", "D20")
+@pytest.mark.decision("D11", "D19", "D20-validated")
 @acts(
     not_there=lambda s: reopen(s, committed_tokens=s.town.new_name("objects")),
     in_a_cache_that_is_down=lambda s: reopen(s, committed_tokens=s.town.new_name("objects", "elsewhere")),
@@ -268,7 +268,7 @@ async def test_committed_tokens_that_cannot_be_fetched_now_are_503(town: Town, a
     await check_stays_closed(await logged(town, [7, 6, 1]), act, 503, "now")
 
 
-@pytest.mark.decision("D11", "D20")
+@pytest.mark.decision("D11", "D20-validated")
 @acts(
     elsewhere=lambda s: reopen(s, committed_tokens="https://cache.test/objects/tokens"),
     a_log=lambda s: reopen(s, committed_tokens=s.log),
@@ -279,7 +279,7 @@ async def test_committed_tokens_that_cannot_be_used_are_422(town: Town, act: Act
 
 
 @pytest.mark.requirement("S6.3-truncation")
-@pytest.mark.decision("D5", "D19")
+@pytest.mark.decision("D5", "D19-too-long")
 @pytest.mark.parametrize(
     ("output", "contract", "says"),
     [
@@ -302,7 +302,7 @@ async def test_output_that_no_verifier_commits_is_422(
 
 
 @pytest.mark.requirement("S6.6-from-round")
-@pytest.mark.decision("D3", "D21")
+@pytest.mark.decision("D3-409", "D21")
 @pytest.mark.parametrize("from_round", [0, 1, 2])
 async def test_a_policy_for_a_round_that_is_over_is_409(town: Town, from_round: int) -> None:
     session = await Session(town).begin(rounds=2)

@@ -42,7 +42,7 @@ def small(town: Town) -> Town:
 # -- full --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-503")
 async def test_a_verifier_that_is_full(small: Town) -> None:
     first = await Session(small, "small-verifier", max_new=6).begin()
     second = Session(small, "small-verifier", max_new=3)
@@ -54,7 +54,7 @@ async def test_a_verifier_that_is_full(small: Town) -> None:
     assert (await (await second.begin(rounds=0)).advance())["action"] == FINISH
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-503")
 async def test_a_drafter_that_is_full(small: Town) -> None:
     async with silent_verifier(small) as verifier:
         first, second = Session(small), Session(small)
@@ -66,7 +66,7 @@ async def test_a_drafter_that_is_full(small: Town) -> None:
         await verifier.asked.wait()
 
 
-@pytest.mark.decision("D3", "D33", "D34")
+@pytest.mark.decision("D3-503", "D33", "D34")
 async def test_a_router_that_is_full(small: Town) -> None:
     await report_verifier(small, "small-router")
     url = f"{small.bases['small-router']}/requests"
@@ -99,7 +99,7 @@ async def test_a_cache_whose_objects_are_all_leased_has_no_room(small: Town) -> 
 # -- going down --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D3", "D27")
+@pytest.mark.decision("D3-503", "D27")
 async def test_a_verifier_that_goes_down(small: Town) -> None:
     session = await Session(small, "small-verifier").begin()
     other = Session(small, "small-verifier")
@@ -110,13 +110,13 @@ async def test_a_verifier_that_goes_down(small: Town) -> None:
     assert await small.read_log(session.log) == log
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-503")
 async def test_a_drafter_that_goes_down(small: Town) -> None:
     assignment = cbor.encode(Session(small).assignment(drafter=small.bases["small-drafter"]))
     await check_goes_down(small, "small-drafter", ("router", "POST", "assignments", assignment, SDCP_CBOR))
 
 
-@pytest.mark.decision("D3", "D33")
+@pytest.mark.decision("D3-503", "D33")
 async def test_a_router_that_goes_down(small: Town) -> None:
     request = cbor.encode(request_for(small))
     await check_goes_down(small, "small-router", ("front-end", "POST", "requests", request, SDCP_CBOR))

@@ -36,7 +36,7 @@ def caller(resource: Resource) -> str:
 
 
 @pytest.mark.requirement("S5.1-mutual-authentication")
-@pytest.mark.decision("D3", "D9", "D10")
+@pytest.mark.decision("D3-403", "D9", "D10-router", "D10-drafter", "D10-verifier", "D10-front-end")
 @every_resource
 @pytest.mark.parametrize("who", ROLES)
 async def test_only_the_roles_of_a_resource_may_ask(town: Town, resource: Resource, who: str) -> None:
@@ -58,7 +58,7 @@ async def test_metrics_are_for_peers_with_a_role(town: Town, at: str) -> None:
 # -- 404 ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-404")
 @pytest.mark.parametrize("at", PROCESSES)
 @pytest.mark.parametrize("path", ["", "nothing", "sessions/", "proposals/", "./sessions/x", "%73essions", "Sessions"])
 async def test_a_path_that_is_none_is_404(town: Town, at: str, path: str) -> None:
@@ -92,7 +92,7 @@ BAD_IDS = {
 
 
 @pytest.mark.requirement("S5.1-session-path-id")
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-404")
 @pytest.mark.parametrize("resource", [row for row in RESOURCES if "{id}" in row.path], ids=str)
 @pytest.mark.parametrize("bad", BAD_IDS.values(), ids=BAD_IDS.keys())
 async def test_an_identifier_that_is_none_is_404(town: Town, resource: Resource, bad: str) -> None:
@@ -103,7 +103,7 @@ async def test_an_identifier_that_is_none_is_404(town: Town, resource: Resource,
 
 
 @pytest.mark.requirement("S5.1-session-path-id")
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-404")
 async def test_an_unknown_session_is_404(town: Town) -> None:
     stranger = Session(town)
     check_refused(await stranger.assign(), 404, "no such session")
@@ -122,7 +122,7 @@ def methods_at(resource: Resource) -> set[str]:
     return methods | {"HEAD"} if "GET" in methods else methods
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-405")
 @every_resource
 async def test_another_method_is_405_with_allow(town: Town, resource: Resource) -> None:
     url, allowed = resource.url(town.bases[resource.at]), methods_at(resource)
@@ -136,7 +136,7 @@ async def test_another_method_is_405_with_allow(town: Town, resource: Resource) 
 
 
 @pytest.mark.requirement("S5.1-media-type")
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-media-type")
 @rows(gives=True)
 @pytest.mark.parametrize("accept", ["text/html", "application/json", "application/problem+json", "{};q=0", "*/*;q=0"])
 async def test_an_accept_that_takes_nothing_of_ours_is_406(town: Town, resource: Resource, accept: str) -> None:
@@ -149,7 +149,7 @@ async def test_an_accept_that_takes_nothing_of_ours_is_406(town: Town, resource:
 
 
 @pytest.mark.requirement("S5.1-media-type")
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-media-type")
 @rows(takes=True)
 @pytest.mark.parametrize(
     "media",
@@ -188,7 +188,7 @@ LIMITS = {"cache": 1 << 20}
 with_body = [row for row in RESOURCES if row.method in ("POST", "PUT", "PATCH") and "requests/" not in row.path]
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-413")
 @pytest.mark.parametrize("announced", [True, False], ids=["announced", "not-announced"])
 @pytest.mark.parametrize("resource", with_body, ids=str)
 async def test_a_body_over_the_limit_is_413(town: Town, resource: Resource, announced: bool) -> None:
@@ -202,7 +202,7 @@ async def test_a_body_over_the_limit_is_413(town: Town, resource: Resource, anno
     await session.advance()
 
 
-@pytest.mark.decision("D3", "D4")
+@pytest.mark.decision("D3-413", "D4")
 async def test_a_body_of_exactly_the_limit_is_taken(town: Town) -> None:
     session = Session(town)
     url, room = (

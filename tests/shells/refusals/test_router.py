@@ -35,7 +35,7 @@ async def report(town: Town, who: str, at: str = "https%3A%2F%2Fdrafter.test%2Fd
 
 
 @pytest.mark.requirement("S5.1-put-status")
-@pytest.mark.decision("D3", "D9", "D10")
+@pytest.mark.decision("D3", "D9", "D10-drafter", "D10-verifier")
 @pytest.mark.parametrize(
     ("who", "changes"),
     [
@@ -60,7 +60,7 @@ async def test_a_status_comes_from_its_own_instance(town: Town, who: str, change
     assert (answer.status, answer.body) == (204, b"")
 
 
-@pytest.mark.decision("D3", "D7")
+@pytest.mark.decision("D3", "D7-path")
 async def test_a_status_of_another_instance_than_its_path_is_422(town: Town) -> None:
     check_refused(await report(town, "drafter", "another"), 422, "path")
     check_refused(await report(town, "drafter", "https%3A%2F%2Fother.test%2Fd"), 422, "path")
@@ -120,7 +120,7 @@ async def requested(town: Town) -> AsyncIterator[Requested]:
 
 
 @pytest.mark.requirement("S5.1-post-events", "S6.5.2-switch-event")
-@pytest.mark.decision("D3", "D10", "D17")
+@pytest.mark.decision("D3", "D10-verifier", "D17-router")
 async def test_an_event_comes_from_the_sessions_verifier(town: Town, requested: Requested) -> None:
     location = (await requested.locate()).body
     for kind in (SWITCH, 4, 5, 77):
@@ -133,7 +133,7 @@ async def test_an_event_comes_from_the_sessions_verifier(town: Town, requested: 
         assert (await requested.send()).status == 204
 
 
-@pytest.mark.decision("D17")
+@pytest.mark.decision("D17-router")
 async def test_an_event_of_a_lower_epoch_is_204_without_effect(town: Town, requested: Requested) -> None:
     location = (await requested.locate()).body
     for kind in (0, SWITCH, 3, 4, 5):
@@ -147,7 +147,7 @@ async def test_an_event_of_a_lower_epoch_is_204_without_effect(town: Town, reque
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-owner")
 async def test_a_request_belongs_to_the_certificate_that_made_it(town: Town, requested: Requested) -> None:
     another = "another-front-end"
     check_refused(await requested.locate(another), 404, "no such request")
@@ -160,7 +160,7 @@ async def test_a_request_belongs_to_the_certificate_that_made_it(town: Town, req
     assert cbor.decode((await requested.locate()).body) == requested.location
 
 
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-refused")
 async def test_what_the_verifier_refuses_with_422_reaches_the_front_end(town: Town, requested: Requested) -> None:
     check_refused(await submit(town, request_for(town, prompt=[3, V])), 422, "not below V")
     check_refused(await submit(town, request_for(town, prompt=[])), 422)
@@ -171,7 +171,7 @@ async def test_what_the_verifier_refuses_with_422_reaches_the_front_end(town: To
 
 
 @pytest.mark.requirement("S6.6-from-round")
-@pytest.mark.decision("D3", "D21", "D33")
+@pytest.mark.decision("D3", "D21", "D33-policy")
 async def test_policies_of_a_request(town: Town, requested: Requested) -> None:
     check_refused(await requested.change_profile(from_round=0), 409, "from_round")
     check_refused(await requested.change_profile(sampling=1), 400, "(?i)sampling")
@@ -185,7 +185,7 @@ async def test_an_epoch_that_is_none_is_400(town: Town, requested: Requested, ep
     check_refused(await requested.locate(query=f"?epoch={epoch}"), 400, "epoch")
 
 
-@pytest.mark.decision("D33", "D34")
+@pytest.mark.decision("D33-delete", "D34")
 async def test_a_request_that_was_withdrawn(town: Town, requested: Requested) -> None:
     assert (await town.ask("front-end", "DELETE", requested.url)).status == 204
     check_refused(await requested.change_profile(), "sdcp-session-closed")

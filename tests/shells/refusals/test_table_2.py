@@ -37,7 +37,7 @@ async def check_stays(session: Session, act: Act, kind: str, says: str = "") -> 
 
 
 @pytest.mark.requirement("S6.9-problem-stale-epoch", "S6.3-fencing", "S6.9-older-epoch-rejected")
-@pytest.mark.decision("D1", "D28")
+@pytest.mark.decision("D1-form", "D28")
 @acts(
     proposal_lower=lambda s: s.propose(epoch=s.epoch - 1),
     proposal_higher=lambda s: s.propose(epoch=s.epoch + 1),
@@ -54,7 +54,7 @@ async def test_another_epoch_than_the_session_has(town: Town, act: Act) -> None:
 
 
 @pytest.mark.requirement("S6.9-problem-stale-epoch", "S6.9-older-epoch-rejected")
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-lower-epoch")
 async def test_an_open_of_an_epoch_that_is_over(town: Town) -> None:
     session = await Session(town).begin()
     first = session.opening()
@@ -78,7 +78,7 @@ EVERY_REQUEST = {
 
 
 @pytest.mark.requirement("S6.3-fenced-append", "S6.9-fence-first")
-@pytest.mark.decision("D30")
+@pytest.mark.decision("D30-stale-epoch")
 async def test_a_fenced_session_answers_every_request_so(town: Town) -> None:
     session = await Session(town).begin()
     reader = asyncio.create_task(session.read(len(session.output), wait_s=25))
@@ -123,7 +123,7 @@ def in_json(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("S6.9-problem-stale-base", "S6.3-base-check", "S6.3-round-check", "S4.2-other-prefix-detected")
-@pytest.mark.decision("D2")
+@pytest.mark.decision("D2-session-state")
 @acts(
     base_behind=lambda s: s.propose(base=0),
     base_behind_with_its_digest=lambda s: s.propose(base=3, base_digest=s.digest_of(3)),
@@ -154,7 +154,7 @@ async def test_a_first_proposal_that_does_not_extend_the_prompt(town: Town, act:
 
 
 @pytest.mark.requirement("S6.9-problem-stale-base", "S6.5.2-self-decode-rounds")
-@pytest.mark.decision("D13", "D29")
+@pytest.mark.decision("D13", "D29-no-verdict")
 async def test_a_self_decoded_round_has_no_verdict_and_the_drafter_no_round(town: Town) -> None:
     ladder = {"fallback": [SELF_DECODE], "low_rounds": 1, "self_load": 100, "self_max": 2}
     session = await Session(town, **ladder).begin()
@@ -194,7 +194,7 @@ def elsewhere(session: Session, change: str, to: str) -> Any:
 
 
 @pytest.mark.requirement("S6.9-problem-q-unavailable", "S6.3-q-unavailable")
-@pytest.mark.decision("D11")
+@pytest.mark.decision("D11-prefixes")
 @acts(
     never_there=lambda s: s.propose(q_rows=s.town.new_name("objects")),
     no_longer_there=lambda s: with_rows(s, deleted),
@@ -220,7 +220,7 @@ async def with_rows(session: Session, make: Any) -> Any:
 
 
 @pytest.mark.requirement("S6.9-problem-q-unavailable", "S6.3-q-unavailable")
-@pytest.mark.decision("D11")
+@pytest.mark.decision("D11-redirects")
 async def test_a_cache_that_redirects_breaks_or_is_another_gives_no_rows(town: Town) -> None:
     session = await Session(town, rule=2).begin()
     there = await town.put_object(UNIFORM.tobytes())
@@ -281,7 +281,7 @@ def sharp(session: Session, *, but: int = 0) -> Any:
 @pytest.mark.requirement(
     "S6.9-problem-bad-proposal", "S6.4-zero-q-rejected", "S6.4-q-rows-carried", "S5.2-q-rows-format"
 )
-@pytest.mark.decision("D5", "D25")
+@pytest.mark.decision("D5", "D25-rows")
 @acts(
     no_rows=lambda s: s.propose(),
     zero_at_both_tokens=lambda s: s.propose_rows(sharp(s, but=1)),
@@ -310,7 +310,7 @@ async def test_rows_that_tokens_cannot_come_from(town: Town, act: Act) -> None:
 
 
 @pytest.mark.requirement("S6.9-problem-bad-proposal")
-@pytest.mark.decision("D5", "D25")
+@pytest.mark.decision("D5-proposed", "D25")
 @acts(
     token_not_below_v=lambda s: s.propose(tokens=[V]),
     last_token_not_below_v=lambda s: s.propose(tokens=[*s.next_tokens(1), V]),
@@ -322,7 +322,7 @@ async def test_a_proposed_token_not_below_v(town: Town, act: Act) -> None:
     await check_stays(session, act, "sdcp-bad-proposal", "not below V")
 
 
-@pytest.mark.decision("D25")
+@pytest.mark.decision("D25-rule-1")
 async def test_rule_1_does_not_look_at_rows(town: Town) -> None:
     session = await Session(town).begin()
     for ref in (town.new_name("objects"), "https://nowhere.test/rows"):
@@ -333,7 +333,7 @@ async def test_rule_1_does_not_look_at_rows(town: Town) -> None:
 
 
 @pytest.mark.requirement("S6.9-problem-not-assigned", "S6.3-authorization", "S6.1-latest-assignment-only")
-@pytest.mark.decision("D3", "D9", "D10")
+@pytest.mark.decision("D3-403", "D9-same-drafter", "D10")
 @acts(
     another_drafter=lambda s: s.propose(who="other"),
     another_drafter_in_its_own_name=lambda s: s.propose(who="other", drafter=OTHER),
@@ -369,7 +369,7 @@ async def test_before_the_first_and_after_another_assignment(town: Town, act: Ac
     await session.advance(who="other", drafter=OTHER)
 
 
-@pytest.mark.decision("D9")
+@pytest.mark.decision("D9-client")
 @pytest.mark.parametrize(
     "spelling", ["HTTPS://Drafter.TEST/d", "https://drafter.test:443/d", "https://drafter.test/x/../%64"]
 )
@@ -381,7 +381,7 @@ async def test_another_spelling_of_the_same_base_uri_is_the_same_drafter(town: T
 
 
 @pytest.mark.requirement("S6.9-problem-not-assigned", "S6.5.2-switch-stops-drafter", "S6.3-idempotency")
-@pytest.mark.decision("D13")
+@pytest.mark.decision("D13-replay")
 async def test_after_switch_the_drafter_has_its_verdicts_and_no_round(town: Town) -> None:
     session = await Session(town, low_rounds=1).begin()
     switched = await session.propose(tokens=session.wrong_tokens())
@@ -397,7 +397,7 @@ async def test_after_switch_the_drafter_has_its_verdicts_and_no_round(town: Town
 
 
 @pytest.mark.requirement("S6.9-problem-not-assigned", "S6.5.2-self-decode")
-@pytest.mark.decision("D13", "D29")
+@pytest.mark.decision("D13-new-round", "D29")
 async def test_during_self_decoding_no_drafter_has_a_round(town: Town) -> None:
     session = await Session(town, fallback=[SELF_DECODE], low_rounds=1, self_load=100, max_new=60_000).begin()
     assert session.learn(await session.propose(tokens=session.wrong_tokens()))["action"] == SELF_DECODE
@@ -428,7 +428,7 @@ async def failed(town: Town) -> Session:
 
 
 @pytest.mark.requirement("S6.9-problem-session-closed")
-@pytest.mark.decision("D12", "D13")
+@pytest.mark.decision("D12", "D13-new-round")
 @pytest.mark.parametrize(
     ("end", "state"),
     [(finished_by_length, 4), (finished_by_a_stop_token, 4), (failed, 5)],
@@ -451,7 +451,7 @@ async def test_a_session_that_has_ended(town: Town, end: Any, state: int, act: A
 
 
 @pytest.mark.requirement("S6.3-idempotency")
-@pytest.mark.decision("D12")
+@pytest.mark.decision("D12-order")
 async def test_a_session_that_has_ended_still_answers_with_its_verdicts(town: Town) -> None:
     session = await Session(town, max_new=6).begin(rounds=1)
     repeat = {"round": session.round + 1, "base": len(session.output), "base_digest": session.digest}
@@ -463,7 +463,7 @@ async def test_a_session_that_has_ended_still_answers_with_its_verdicts(town: To
 
 
 @pytest.mark.requirement("S6.9-problem-session-closed")
-@pytest.mark.decision("D14")
+@pytest.mark.decision("D14-max-new-0")
 async def test_a_session_without_room_is_closed_when_it_opens(town: Town) -> None:
     session = await Session(town, max_new=0).opened()
     check_refused(await session.assign(), "sdcp-session-closed")

@@ -105,6 +105,7 @@ def test_speculative_equals_the_rule_applied_to_the_table(path: Path, length: in
         assert (result.accepted, result.additional) == (expected.accepted, expected.additional)
 
 
+@pytest.mark.decision("D25-drafter")
 def test_draft_rows_are_the_profile_in_binary32_and_pass_the_check(path: Path):
     profile = Sampling(temperature_milli=500, top_k=3)
     result = BigramDrafter(path).draft([draft_job(profile=profile)])[0]
@@ -122,6 +123,7 @@ def test_without_profile_the_rows_are_the_plain_softmax(path: Path):
     assert (row[0] == target_distribution(LOGITS[5], Sampling()).astype(np.float32)).all()
 
 
+@pytest.mark.decision("D25-drafter")
 def test_tokens_are_drawn_from_the_published_rows(path: Path):
     """D25: the very row, not the float64 one; replayed with the same generator."""
     result = BigramDrafter(path, generator=np.random.default_rng(7)).draft([draft_job(count=20)])[0]
@@ -131,6 +133,7 @@ def test_tokens_are_drawn_from_the_published_rows(path: Path):
 
 
 @pytest.mark.requirement("S6.4-random-independent", "S6.4-drafter-derivation")
+@pytest.mark.decision("D31-independent")
 def test_drafters_differ_from_each_other(path: Path):
     """Their randomness is the operating system's, never the contract's seed (6.4)."""
     job = draft_job(count=60, profile=Sampling(seed=1))
@@ -143,6 +146,7 @@ def test_rule_1_drafts_the_most_probable_tokens_without_rows(path: Path):
 
 
 @pytest.mark.parametrize("width", [4, 11])
+@pytest.mark.decision("D5-width")
 def test_a_drafter_of_another_width_cuts_or_pads_before_it_samples(path: Path, width: int):
     result = BigramDrafter(path, vocabulary=width).draft([draft_job(count=30, prefix=[3], length=1)])[0]
     assert result.rows is not None
@@ -151,6 +155,7 @@ def test_a_drafter_of_another_width_cuts_or_pads_before_it_samples(path: Path, w
     assert (result.rows[:, V:] == 0).all()
 
 
+@pytest.mark.decision("D26-start")
 def test_an_empty_prompt_needs_start(tmp_path: Path, path: Path):
     """D26."""
     write_bigram(tmp_path / "plain", LOGITS)

@@ -345,7 +345,7 @@ async def test_an_answer_shorter_than_announced_is_a_fault(pki) -> None:
     assert rude.requests == 1
 
 
-@pytest.mark.decision("D11")
+@pytest.mark.decision("D11-redirects")
 async def test_redirects_are_answers_like_any_other(serving: Callable) -> None:
     asked: list[str] = []
 

@@ -59,7 +59,7 @@ def test_a_role_gets_in_only_where_the_table_says(name: str, role: str) -> None:
         authorize(row, peer(role))
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-403")
 def test_the_refusal_at_proposals_is_not_assigned_elsewhere_forbidden() -> None:
     with pytest.raises(NotAssigned):
         authorize(BY_NAME["POST proposals"], peer("router"))
@@ -73,7 +73,7 @@ def test_the_media_type_of_bodies(given: str) -> None:
     check_media(BY_NAME["POST proposals"], request("POST", content_type=given))
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-media-type")
 @pytest.mark.parametrize("given", [None, "", "application/cbor", "application/json", "application/sdcp+cborx"])
 def test_other_media_types_are_415(given: str | None) -> None:
     headers = {} if given is None else {"content_type": given}
@@ -90,7 +90,7 @@ def test_objects_may_be_of_any_type_and_reads_have_no_body() -> None:
         check_media(BY_NAME["PATCH logs/{name}"], request("PATCH", content_type="application/sdcp+cbor"))
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-media-type")
 def test_an_accept_that_does_not_take_the_answer_is_406() -> None:
     row = BY_NAME["GET sessions/{id}/output"]
     check_media(row, request("GET", accept="application/problem+json, application/sdcp+cbor"))

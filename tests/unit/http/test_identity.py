@@ -39,6 +39,7 @@ def peer(*uris: str, dns: tuple[str, ...] = (), ips: tuple[str, ...] = (), trust
         ("spiffe://Cluster/ns/v", "spiffe://cluster/ns/v"),
     ],
 )
+@pytest.mark.decision("D9-client")
 def test_normalization(given_uri: str, normal: str) -> None:
     assert normalize_uri(given_uri) == normal
 
@@ -60,6 +61,7 @@ def test_normalizing_twice_is_normalizing_once(uri: str) -> None:
     assert normalize_uri(once) == once
 
 
+@pytest.mark.decision("D9-client")
 def test_owner_of_a_base_uri_by_san_uri() -> None:
     drafter = peer("https://Draft-1.example:443/d", dns=("draft-2.example",))
     assert drafter.owns("https://draft-1.example/d")
@@ -70,6 +72,7 @@ def test_owner_of_a_base_uri_by_san_uri() -> None:
     assert not drafter.owns("not a uri")
 
 
+@pytest.mark.decision("D9-host")
 def test_the_host_alone_counts_only_where_it_is_allowed() -> None:
     drafter = peer(dns=("Draft-2.example",), ips=("127.0.0.1", "0:0:0:0:0:0:0:1"))
     for base_uri in ("https://draft-2.example:9/x", "https://127.0.0.1:1/", "https://[::1]:8/", "https://[::1]/"):
@@ -83,6 +86,7 @@ def test_a_wildcard_name_owns_no_host() -> None:
     assert not peer(dns=("*.example",)).owns("https://a.example/", allow_host=True)
 
 
+@pytest.mark.decision("D9-development")
 def test_the_default_policy_reads_the_development_roles() -> None:
     assert peer("urn:sdcp:role:router", "urn:sdcp:role:front-end", "urn:sdcp:role:king").roles == {
         "router",
@@ -92,6 +96,7 @@ def test_the_default_policy_reads_the_development_roles() -> None:
     assert peer("urn:sdcp:role:router:x").roles == frozenset()
 
 
+@pytest.mark.decision("D9-spiffe")
 def test_patterns_over_spiffe_names_and_addresses() -> None:
     trust = TrustPolicy(
         {
@@ -112,11 +117,13 @@ def test_patterns_over_spiffe_names_and_addresses() -> None:
     assert peer(ips=("11.2.3.4", "::1"), trust=trust).roles == frozenset()
 
 
+@pytest.mark.decision("D9-policy")
 def test_a_policy_replaces_the_default() -> None:
     assert peer("urn:sdcp:role:router", trust=TrustPolicy({})).roles == frozenset()
 
 
 @pytest.mark.parametrize("patterns", [{"no uri": "router"}, {"ip:x": "router"}, {"urn:a:b": "king"}])
+@pytest.mark.decision("D9-policy")
 def test_a_policy_that_cannot_work_is_refused(patterns: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="trust pattern"):
         TrustPolicy(patterns)

@@ -61,7 +61,7 @@ def test_a_session_path_gives_the_identifier() -> None:
         "é" * 22,
     ],
 )
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-404")
 def test_what_is_no_identifier_is_404(segment: str) -> None:
     with pytest.raises(UnknownResource):
         VERIFIER.match("GET", f"/sessions/{segment}/output")
@@ -74,14 +74,14 @@ def test_identifiers_survive_the_path(identifier: bytes) -> None:
     assert "=" not in segment
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-404")
 @pytest.mark.parametrize("path", ["/", "", "/session", "/sessions/", "/sessions/x", "//sessions", "sessions", "*"])
 def test_unknown_paths_are_404(path: str) -> None:
     with pytest.raises(UnknownResource):
         VERIFIER.match("POST", path)
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-405")
 def test_another_method_is_405_with_allow() -> None:
     with pytest.raises(MethodNotAllowed) as refused:
         VERIFIER.match("GET", "/sessions")
@@ -93,7 +93,7 @@ def test_another_method_is_405_with_allow() -> None:
         VERIFIER.match("HEAD", "/sessions")
 
 
-@pytest.mark.decision("D7")
+@pytest.mark.decision("D7-path")
 @given(st.text(min_size=1).filter(lambda text: text.isprintable()))
 def test_instance_names_travel_as_one_segment(instance: str) -> None:
     target = url("https://r/base/", "instances/{instance}/status", instance)
@@ -122,7 +122,7 @@ def test_resources_lie_below_the_base_uri() -> None:
         )
 
 
-@pytest.mark.decision("D10")
+@pytest.mark.decision("D10-router", "D10-drafter", "D10-verifier", "D10-front-end")
 def test_who_may_call_what() -> None:
     allowed = {
         resource.name: set(resource.roles)
@@ -136,6 +136,6 @@ def test_who_may_call_what() -> None:
     assert allowed["PATCH logs/{name}"] == allowed["GET logs/{name}"] == {"router", "verifier"}
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-403")
 def test_refusals_at_proposals_are_not_assigned() -> None:
     assert VERIFIER.match("POST", "/proposals")[0].refusal is NotAssigned

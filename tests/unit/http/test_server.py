@@ -133,7 +133,7 @@ async def test_headers_of_an_overload(serving: Callable) -> None:
 # -- bodies and limits ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-413")
 async def test_a_body_announced_too_long_is_413_unread(serving: Callable, raw: Callable) -> None:
     async def small(request: Request) -> Response:
         return Response(200, (), await request.body(1000))
@@ -145,7 +145,7 @@ async def test_a_body_announced_too_long_is_413_unread(serving: Callable, raw: C
         assert (await client.until(ngh2.StreamReset, stream)).error_code == 0
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-413")
 async def test_a_body_that_turns_out_too_long_is_413(serving: Callable, raw: Callable) -> None:
     async def small(request: Request) -> Response:
         return Response(200, (), await request.body(1000))

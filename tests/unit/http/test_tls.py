@@ -45,7 +45,7 @@ async def test_tls_1_2_is_refused(serving: Callable, pki) -> None:
         assert await first_bytes(server.port, context) != b""
 
 
-@pytest.mark.decision("D3")
+@pytest.mark.decision("D3-handshake")
 async def test_a_client_without_a_certificate_fails_the_handshake(serving: Callable, pki) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(pki.router.ca)

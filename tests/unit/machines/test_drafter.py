@@ -161,7 +161,7 @@ def test_an_assignment_with_everything_in_it_is_taken_and_the_first_draft_begins
     assert bench.machine.epoch == 1
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-validated")
 def test_prompt_and_committed_tokens_are_fetched_and_checked_before_the_204() -> None:
     bench = Bench()
     effects = bench.assign(output=(4, 5), prompt="mlc:p", committed_tokens="mlc:o", round=2)
@@ -183,7 +183,7 @@ def test_without_committed_tokens_the_output_comes_from_the_verifier() -> None:
     assert list(draft.prefix[: draft.length]) == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-validated")
 @pytest.mark.parametrize("tokens", [(4,), (4, 6), (4, 5, 6)])
 def test_committed_tokens_that_do_not_have_the_digest_are_refused_with_422(tokens: tuple[int, ...]) -> None:
     bench = Bench()
@@ -201,7 +201,7 @@ def test_a_prompt_that_does_not_have_d0_is_refused_with_422() -> None:
     assert refused.error.status == 422
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-validated")
 @pytest.mark.parametrize("error", [errors.Overloaded("gone"), errors.InvalidContent("not tokens")])
 def test_an_object_that_cannot_be_had_is_refused_as_the_cache_says(error: errors.ProblemError) -> None:
     bench = Bench()
@@ -229,7 +229,7 @@ def test_output_that_cannot_be_had_or_does_not_fit_is_refused(event: Any, status
 
 
 @pytest.mark.requirement("S6.1-drafter-permitted")
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-validated")
 def test_a_contract_that_does_not_permit_our_model_is_refused_with_422() -> None:
     (refused,) = Bench(replace(CONTRACT, drafters=(b"x" * 32,))).assign()
     assert (refused.error.status, refused.error.suffix) == (422, None)
@@ -398,7 +398,7 @@ def test_between_a_proposal_and_its_verdict_nothing_is_drafted_written_or_sent()
 # -- verdicts (6.3, 6.5, D9a) ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D9a")
+@pytest.mark.decision("D9a-prefix")
 @pytest.mark.requirement("S1.3-sole-commit-authority", "S6.3-draft-state-discarded")
 def test_the_prefix_grows_by_what_was_emitted_never_by_our_tokens() -> None:
     bench = Bench()
@@ -436,7 +436,7 @@ def test_a_verdict_of_another_round_is_no_answer(members: dict[str, int]) -> Non
     assert sent.message == proposal
 
 
-@pytest.mark.decision("D9a")
+@pytest.mark.decision("D9a-prefix")
 def test_a_verdict_whose_digest_does_not_fit_makes_the_drafter_fetch_the_output() -> None:
     bench = Bench()
     proposal = bench.proposed()
@@ -458,7 +458,7 @@ def test_a_verdict_that_contradicts_the_output_ends_the_session() -> None:
     assert bench.tell(OutputFetched(0, (42,), 1, False)) == [EndSession()]
 
 
-@pytest.mark.decision("D5", "D9a")
+@pytest.mark.decision("D5-range", "D9a")
 def test_emitted_tokens_beyond_32_bits_fit_no_digest() -> None:
     bench = Bench()
     proposal = bench.proposed()
@@ -467,7 +467,7 @@ def test_emitted_tokens_beyond_32_bits_fit_no_digest() -> None:
     assert bench.tell(OutputFetched(0, (2**32,), 1, False)) == [EndSession()]
 
 
-@pytest.mark.decision("D9a")
+@pytest.mark.decision("D9a-prefix")
 def test_a_verdict_whose_count_does_not_fit_is_doubted_too() -> None:
     bench = Bench()
     effects = bench.judge(bench.proposed(), 0, (42,), committed=2)
@@ -554,7 +554,7 @@ def test_stale_base_makes_the_drafter_fetch_the_output_and_go_on_from_there() ->
     assert (proposal.round, proposal.base, proposal.base_digest) == (6, 2, digest((30, 31)))
 
 
-@pytest.mark.decision("D2", "D9a")
+@pytest.mark.decision("D2-not-needed", "D9a")
 def test_without_a_state_in_the_problem_the_round_of_a_later_assignment_serves() -> None:
     bench = Bench()
     bench.proposed()
@@ -622,7 +622,7 @@ def test_what_the_output_says_while_resynchronizing(event: Any, expected: list[A
 
 
 @pytest.mark.requirement("S6.9-problem-q-unavailable")
-@pytest.mark.decision("D31")
+@pytest.mark.decision("D31-one-sample")
 def test_unavailable_rows_are_written_again_for_the_same_tokens_and_not_for_ever() -> None:
     bench = Bench(sampled())
     proposal = bench.proposed((7, 8))
@@ -641,7 +641,7 @@ def test_under_rule_1_there_are_no_rows_to_write_again() -> None:
 
 
 @pytest.mark.requirement("S6.9-problem-limit")
-@pytest.mark.decision("D16", "D31")
+@pytest.mark.decision("D16-refused", "D31")
 def test_a_drafter_refused_sdcp_limit_proposes_the_first_token_alone() -> None:
     bench = Bench(sampled())
     bench.proposed((7, 8, 9))
@@ -672,7 +672,7 @@ def test_a_bad_proposal_is_drawn_anew_once() -> None:
 # -- assignments to a session that is held (D21, D28) ------------------------------------------------------------------
 
 
-@pytest.mark.decision("D21")
+@pytest.mark.decision("D21-drafter")
 @pytest.mark.requirement("S5.2-assignment-sampling", "S6.6-in-assignments")
 def test_an_assignment_of_the_same_epoch_brings_its_profile_and_nothing_else() -> None:
     bench = Bench()
@@ -684,7 +684,7 @@ def test_an_assignment_of_the_same_epoch_brings_its_profile_and_nothing_else() -
     assert (draft.profile, draft.count, draft.round) == (profile, 2, 2)
 
 
-@pytest.mark.decision("D21")
+@pytest.mark.decision("D21-drafter")
 def test_an_older_assignment_does_not_roll_the_profile_back() -> None:
     bench = Bench()
     proposal = bench.proposed()
@@ -722,7 +722,7 @@ def test_an_assignment_of_a_lower_epoch_is_refused_with_stale_epoch() -> None:
     assert bench.machine.epoch == 3
 
 
-@pytest.mark.decision("D28")
+@pytest.mark.decision("D28-higher-epoch")
 @pytest.mark.requirement("S6.9-reassigned-after-resume")
 def test_a_higher_epoch_ends_the_outstanding_proposal() -> None:
     bench = Bench(sampled())

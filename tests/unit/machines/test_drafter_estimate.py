@@ -78,7 +78,7 @@ def test_more_accepted_than_proposed_is_no_more_than_all() -> None:
     assert estimate.alpha <= 1
 
 
-@pytest.mark.decision("D38")
+@pytest.mark.decision("D38-slope")
 @given(st.floats(25, 200), st.floats(0, 20), st.lists(st.integers(1, 8), min_size=2, max_size=60))
 def test_what_a_token_more_costs_the_verifier_is_learnt(base: float, slope: float, lengths: list[int]) -> None:
     line = Line()
@@ -88,7 +88,7 @@ def test_what_a_token_more_costs_the_verifier_is_learnt(base: float, slope: floa
     assert line.at_nothing == pytest.approx(base, abs=1e-4)
 
 
-@pytest.mark.decision("D38")
+@pytest.mark.decision("D38-slope")
 def test_where_tokens_are_dear_to_verify_fewer_are_proposed() -> None:
     cheap, dear = Estimate(0.6), Estimate(0.6)
     for m in (1, 8, 2, 6):

@@ -295,7 +295,7 @@ class World:
 
 
 @pytest.mark.requirement("S6.2-one-outstanding", "S6.2-m-range", "S6.2-proposal-base", "S6.2-leases-until-verdict")
-@pytest.mark.decision("D31")
+@pytest.mark.decision("D31-one-sample")
 @given(st.data())
 def test_in_any_interleaving_the_drafter_keeps_its_rules(data: st.DataObject) -> None:
     world = World(data)

@@ -28,7 +28,7 @@ def test_committed_tokens_are_answered_from_their_index() -> None:
 
 
 @pytest.mark.requirement("S6.7-long-poll")
-@pytest.mark.decision("D8")
+@pytest.mark.decision("D8-beyond")
 def test_a_reader_waits_for_a_token_at_its_index_and_no_other() -> None:
     world = World().started()
     near, far = world.output(0, wait_ms=700), world.output(3, wait_ms=900)
@@ -42,7 +42,7 @@ def test_a_reader_waits_for_a_token_at_its_index_and_no_other() -> None:
     assert not world.timers
 
 
-@pytest.mark.decision("D8")
+@pytest.mark.decision("D8-wait")
 def test_a_wait_that_is_over_gets_an_empty_answer() -> None:
     world = World().started()
     request = world.output(0, wait_ms=700)
@@ -50,7 +50,7 @@ def test_a_wait_that_is_over_gets_an_empty_answer() -> None:
     assert (world.read(request).tokens, world.read(request).final) == ((), False)
 
 
-@pytest.mark.decision("D8")
+@pytest.mark.decision("D8-wait")
 def test_wait_zero_is_answered_at_once() -> None:
     world = World().started()
     assert world.read(world.output(5)).tokens == ()
@@ -58,7 +58,7 @@ def test_wait_zero_is_answered_at_once() -> None:
 
 
 @pytest.mark.requirement("S6.7-final")
-@pytest.mark.decision("D8")
+@pytest.mark.decision("D8-beyond")
 def test_the_end_is_shown_with_the_last_tokens_and_ever_after() -> None:
     world = World(contract=replace(CONTRACT, max_new=3)).started()
     waiting, beyond = world.output(0, wait_ms=500), world.output(7, wait_ms=500)
@@ -90,7 +90,7 @@ def test_a_timer_that_fires_late_changes_nothing() -> None:
     assert world.fire(name) == []
 
 
-@pytest.mark.decision("D9a")
+@pytest.mark.decision("D9a-output")
 def test_the_assigned_drafter_may_read_and_no_other_drafter() -> None:
     world = World().started()
     assert world.read(world.output(client=Client())).tokens == ()
@@ -99,7 +99,7 @@ def test_the_assigned_drafter_may_read_and_no_other_drafter() -> None:
     assert isinstance(world.refusal(world.output(client=Client())), errors.NotAssigned)
 
 
-@pytest.mark.decision("D30")
+@pytest.mark.decision("D30-stale-epoch")
 def test_readers_of_a_fenced_session_are_sent_to_the_router() -> None:
     world = World().started()
     waiting = world.output(0, wait_ms=500)
@@ -109,7 +109,7 @@ def test_readers_of_a_fenced_session_are_sent_to_the_router() -> None:
     assert not world.timers
 
 
-@pytest.mark.decision("D35")
+@pytest.mark.decision("D35-totals")
 def test_every_output_has_the_accounts_of_the_session() -> None:
     world = World().started()
     output = world.read(world.output())
@@ -124,7 +124,7 @@ def figures(world: World) -> tuple[int | None, int | None, int | None]:
     return output.passes, output.proposed, output.accepted
 
 
-@pytest.mark.decision("D35", "D39")
+@pytest.mark.decision("D35-totals", "D39-proposed")
 def test_the_accounts_go_on_after_every_failover() -> None:
     world = World().started()
     world.play(world.right(3), world.wrong)
@@ -138,7 +138,7 @@ def test_the_accounts_go_on_after_every_failover() -> None:
     assert figures(world) == (4, 10, 7)
 
 
-@pytest.mark.decision("D35", "D39")
+@pytest.mark.decision("D35", "D39-without")
 @pytest.mark.parametrize("kept", [("proposed",), ("accepted",), ()])
 def test_a_record_that_does_not_tell_both_counts_nothing(kept: tuple[str, ...]) -> None:
     world = World().started()
@@ -152,7 +152,7 @@ def test_a_record_that_does_not_tell_both_counts_nothing(kept: tuple[str, ...]) 
     assert figures(world) == (2, 1, 0)
 
 
-@pytest.mark.decision("D35", "D39")
+@pytest.mark.decision("D35", "D39-proposed")
 def test_a_void_record_is_not_in_the_accounts() -> None:
     world = World(log=Log(enforces=False)).started()
     world.play(world.right(3))

@@ -32,7 +32,7 @@ def encoded(*records: CommitRecord | FenceRecord) -> bytes:
 
 
 @pytest.mark.requirement("S6.8-fence-refuses-older")
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-void")
 def test_a_commit_record_after_a_higher_fence_is_void_and_skipped() -> None:
     first, void, second = commit(1, 1, 4), commit(1, 2, 5, before=(4,)), commit(2, 2, 6, before=(4,))
     reader = LogReader(START)

@@ -69,7 +69,7 @@ def test_low_load_short_queue_and_high_acceptance_are_preferred(worse: dict[str,
 
 
 @pytest.mark.requirement("S6.1-expired-status")
-@pytest.mark.decision("D7")
+@pytest.mark.decision("D7-ttl")
 @given(received=st.integers(0, 10**9), ttl=st.integers(0, 10**6), later=st.integers(0, 2 * 10**6))
 def test_an_instance_is_chosen_until_its_ttl_has_passed_since_receipt(received: int, ttl: int, later: int) -> None:
     made = Roster()
@@ -128,7 +128,7 @@ def test_a_burst_between_two_reports_is_spread() -> None:
     assert choose(made) == "https://a"
 
 
-@pytest.mark.decision("D7")
+@pytest.mark.decision("D7-configured")
 def test_configuration_completes_a_status_that_lacks_our_keys() -> None:
     bare = status("a", base=None, model=None, tokenizer=None)
     assert choose(roster(bare)) is None

@@ -47,7 +47,7 @@ def test_a_session_is_opened_then_its_verifier_informed_then_its_drafter_assigne
     assert bench.answer_to(submitted) == Location(session=SESSION, epoch=1, verifier=V1)
 
 
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-request")
 def test_the_location_is_told_before_there_is_a_drafter_and_to_everybody_who_asked() -> None:
     bench = Bench()
     first, second = bench.ask(inputs.RequestSubmitted), bench.ask(inputs.RequestSubmitted)
@@ -61,7 +61,7 @@ def test_the_location_is_told_before_there_is_a_drafter_and_to_everybody_who_ask
     assert len(bench.all_done(fx.SendOpen)) == 1
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-router")
 def test_a_long_prompt_travels_as_an_object() -> None:
     bench = Bench(inline_prompt=2)
     bench.start()
@@ -79,7 +79,7 @@ def test_a_long_prompt_travels_in_the_message_when_the_cache_will_not_have_it() 
     assert bench.all_done(fx.SendOpen)[0].message.prompt == PROMPT
 
 
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-refused")
 @pytest.mark.parametrize("error", [errors.BadContract("P + max_new is over the context"), errors.InvalidContent("V")])
 def test_a_verifier_s_refusal_of_the_contract_reaches_the_front_end(error: errors.ProblemError) -> None:
     bench = Bench()
@@ -144,7 +144,7 @@ def test_max_new_0_is_finished_when_it_opens_and_gets_no_drafter() -> None:
 
 
 @pytest.mark.requirement("S6.9-drafter-expired", "S6.9-new-drafter-starts")
-@pytest.mark.decision("D20", "D28")
+@pytest.mark.decision("D20-router", "D28")
 @pytest.mark.requirement("S5.2-assignment-round")
 def test_a_new_drafter_starts_from_the_committed_prefix_with_exactly_those_tokens() -> None:
     bench = Bench()
@@ -163,7 +163,7 @@ def test_a_new_drafter_starts_from_the_committed_prefix_with_exactly_those_token
 
 
 @pytest.mark.requirement("S6.1-assignment-carries-state")
-@pytest.mark.decision("D28")
+@pytest.mark.decision("D28-copied")
 def test_what_was_committed_while_the_verifier_was_told_is_in_the_assignment() -> None:
     bench = Bench()
     bench.start()
@@ -241,7 +241,7 @@ def test_without_a_drafter_the_session_waits() -> None:
 
 
 @pytest.mark.requirement("S6.5.2-switch-event", "S6.5.2-self-decode-event")
-@pytest.mark.decision("D17")
+@pytest.mark.decision("D17-drafter-again")
 @pytest.mark.parametrize(
     ("kind", "but"), [(Action.SWITCH, {D1}), (Action.SELF_DECODE, set()), (Action.CONTINUE, set())]
 )
@@ -257,7 +257,7 @@ def test_kinds_0_2_and_3_get_a_drafter_again_and_2_another(kind: Action, but: se
     assert bench.all_done(fx.SendAssignment)[-1].message.committed == 1
 
 
-@pytest.mark.decision("D17")
+@pytest.mark.decision("D17-router")
 def test_a_repeated_event_is_answered_and_done_only_once() -> None:
     bench = Bench()
     bench.start()
@@ -312,7 +312,7 @@ def test_kinds_4_and_5_end_the_session(kind: Action) -> None:
     assert bench.names().count("EndSession") == 1
 
 
-@pytest.mark.decision("D17")
+@pytest.mark.decision("D17-router")
 def test_an_event_of_a_lower_epoch_is_answered_without_effect_and_one_of_a_higher_refused() -> None:
     bench = Bench()
     bench.start()
@@ -329,7 +329,7 @@ def test_an_event_of_a_lower_epoch_is_answered_without_effect_and_one_of_a_highe
 
 
 @pytest.mark.requirement("S6.6-from-round", "S6.6-in-assignments", "S4.1-sampling-at-boundary")
-@pytest.mark.decision("D21")
+@pytest.mark.decision("D21-drafter")
 def test_a_profile_goes_to_the_verifier_then_to_the_drafter_by_assignment_alone() -> None:
     bench = Bench()
     bench.start()
@@ -437,7 +437,7 @@ def test_a_session_that_has_ended_takes_no_profile() -> None:
 # ---- withdrawal and locations (D33, D34) -----------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D34")
+@pytest.mark.decision("D34-fenced")
 def test_a_withdrawn_session_is_fenced_and_opened_nowhere() -> None:
     bench = Bench()
     bench.start()
@@ -452,7 +452,7 @@ def test_a_withdrawn_session_is_fenced_and_opened_nowhere() -> None:
     assert bench.names().count("EndSession") == 1
 
 
-@pytest.mark.decision("D34")
+@pytest.mark.decision("D34-fenced")
 @pytest.mark.parametrize("step", [fx.SendOpen, fx.SendDrafter, fx.SendAssignment])
 def test_a_withdrawal_interrupts_whatever_is_under_way(step: type) -> None:
     bench = Bench()
@@ -477,7 +477,7 @@ def test_a_request_withdrawn_before_any_open_needs_no_fence() -> None:
     assert bench.names()[-1] == "EndSession"
 
 
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-location")
 def test_a_front_end_that_lost_its_verifier_makes_the_router_ask_it() -> None:
     bench = Bench()
     bench.start()
@@ -490,7 +490,7 @@ def test_a_front_end_that_lost_its_verifier_makes_the_router_ask_it() -> None:
     assert bench.answer_to(waiting) == Location(session=SESSION, epoch=1, verifier=V1)
 
 
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-ended")
 def test_the_tokens_of_an_ended_session_come_from_the_log_when_its_verifier_is_gone() -> None:
     bench = Bench()
     bench.start()
@@ -507,7 +507,7 @@ def test_the_tokens_of_an_ended_session_come_from_the_log_when_its_verifier_is_g
 
 
 @pytest.mark.requirement("S6.7-from-index", "S6.7-final")
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-ended")
 def test_a_log_read_before_the_last_round_is_not_taken_for_the_whole_output() -> None:
     """The answer to an older question comes first: nobody may be told that the output ends there."""
     bench = Bench()
@@ -537,7 +537,7 @@ def test_a_front_end_that_went_away_is_not_answered() -> None:
 # ---- assigning again -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D37")
+@pytest.mark.decision("D37-repeated")
 def test_the_drafter_of_a_running_session_is_assigned_again_and_replaced_if_it_will_not_have_it() -> None:
     bench = Bench()
     bench.start()

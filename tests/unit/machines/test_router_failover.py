@@ -139,7 +139,7 @@ def test_a_read_from_before_the_fence_does_not_pass_for_one_after_it() -> None:
     assert resume.committed == 2
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-void")
 def test_a_record_after_a_higher_fence_is_void_and_skipped() -> None:
     bench = running((11,))
     bench.log.append(FenceRecord(epoch=2))
@@ -168,7 +168,7 @@ def test_nothing_committed_yet_is_resumed_with_an_object_of_no_tokens() -> None:
 # ---- opens that go wrong ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-unanswered")
 def test_an_unanswered_open_is_repeated_at_the_same_verifier_only_then_fenced() -> None:
     bench = Bench(attempts=3)
     bench.ask(inputs.RequestSubmitted)
@@ -205,7 +205,7 @@ def test_an_open_that_contradicts_what_is_so_is_fenced_above(error: errors.Probl
 
 
 @pytest.mark.requirement("S4.2-chain-start")
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-router")
 def test_a_verifier_with_another_prefix_digest_is_not_trusted_with_the_session() -> None:
     bench = Bench()
     bench.verifiers = [V1, V2]
@@ -218,7 +218,7 @@ def test_a_verifier_with_another_prefix_digest_is_not_trusted_with_the_session()
     assert bench.all_done(fx.ChooseVerifier)[-1].but == {V1}
 
 
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-404")
 def test_a_404_is_a_lost_verifier_even_at_the_same_uri() -> None:
     bench = running((11,))
     bench.verifiers = [V1]
@@ -271,7 +271,7 @@ def test_a_session_that_gets_on_is_failed_over_as_often_as_need_be() -> None:
 # ---- sessions that have ended ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-ended")
 def test_an_ended_session_is_never_failed_over() -> None:
     bench = running((11, STOP))
     bench.tell(bench.event(Action.FINISH))
@@ -326,7 +326,7 @@ def test_a_log_that_is_no_chain_ends_the_session() -> None:
 # ---- policies over a failover (D21) ----------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D21")
+@pytest.mark.decision("D21-after-resume")
 def test_a_new_verifier_hears_the_profile_in_force_then_pending_ones_before_it_hears_of_a_drafter() -> None:
     bench = Bench()
     bench.start()

@@ -74,7 +74,7 @@ def test_nothing_is_released_before_the_append_succeeded() -> None:
 
 
 @pytest.mark.requirement("S6.3-truncation")
-@pytest.mark.decision("D14", "D15")
+@pytest.mark.decision("D14-accepted", "D15")
 @pytest.mark.requirement("S5.2-verdict-accepted")
 def test_truncation_at_a_stop_token_keeps_a_and_finishes() -> None:
     world = World(contract=replace(CONTRACT, stop=(5,), low_ratio=100)).started()
@@ -87,7 +87,7 @@ def test_truncation_at_a_stop_token_keeps_a_and_finishes() -> None:
 
 
 @pytest.mark.requirement("S6.3-truncation", "S6.5.2-finish")
-@pytest.mark.decision("D14")
+@pytest.mark.decision("D14-beyond-max-new")
 def test_truncation_at_max_new_tells_the_engine_how_much_room_there_is() -> None:
     world = World(contract=replace(CONTRACT, max_new=3)).started()
     verdict = world.verdict(world.propose(4, 5, 6, 7, 0))
@@ -103,7 +103,7 @@ def test_an_additional_token_beyond_max_new_is_cut() -> None:
     assert (world.verdict(request).accepted, world.verdict(request).emitted) == (2, (4, 5))
 
 
-@pytest.mark.decision("D15")
+@pytest.mark.decision("D15-finish")
 def test_finish_outranks_the_control_step_and_leaves_counters_and_limit_alone() -> None:
     world = World(contract=replace(CONTRACT, max_new=3, low_rounds=3)).started(m_init=5)
     first, last = world.play(world.wrong, world.wrong)[1], world.play(world.wrong)[0]
@@ -115,7 +115,7 @@ def test_finish_outranks_the_control_step_and_leaves_counters_and_limit_alone() 
 
 
 @pytest.mark.requirement("S6.3-fenced-append", "S1.3-output-unaffected")
-@pytest.mark.decision("D30")
+@pytest.mark.decision("D27-lost", "D30-stale-epoch")
 def test_a_fenced_append_discards_the_round_and_stops_the_session() -> None:
     world, request = scored(4)
     waiting, assigning = world.output(0, wait_ms=1000), world.assign(OTHER)
@@ -160,7 +160,7 @@ def test_a_store_without_fences_is_read_after_each_append() -> None:
     assert isinstance(world.refusal(request), errors.StaleEpoch)
 
 
-@pytest.mark.decision("D27")
+@pytest.mark.decision("D27-not-abandoned")
 def test_nothing_short_of_a_fence_abandons_a_round_that_was_drawn() -> None:
     world = World(hold={Verify}).started()
     request = world.propose(4)
@@ -190,7 +190,7 @@ def test_late_answers_after_a_fence_change_nothing() -> None:
 
 
 @pytest.mark.requirement("S6.5.2-fail")
-@pytest.mark.decision("D30")
+@pytest.mark.decision("D30-fail")
 def test_a_broken_engine_fails_the_session_and_readers_learn_it_after_the_router() -> None:
     world = World(hold={Verify}).started()
     request, assigning, waiting = world.propose(4), world.assign(OTHER), world.output(0, wait_ms=1000)

@@ -45,7 +45,7 @@ def cases(name: str) -> list[Any]:
     "S6.5.2-load-decides",
     "S5.2-verdict-low",
 )
-@pytest.mark.decision("D15")
+@pytest.mark.decision("D15-low")
 @pytest.mark.parametrize("case", cases("escalation.json"))
 @pytest.mark.requirement("S6.3-control")
 def test_the_machine_escalates_as_the_independent_reference(case: Any) -> None:
@@ -82,7 +82,7 @@ def _to_drafting(world: World) -> None:
 
 
 @pytest.mark.requirement("S6.5.1-m-cap-range", "S6.5.1-restored-gradually", "S6.5.2-reduce", "S6.5.2-continue")
-@pytest.mark.decision("D16")
+@pytest.mark.decision("D16-moves")
 def test_reduce_halves_the_limit_and_rounds_that_are_not_low_restore_it_by_one() -> None:
     world = World(contract=replace(CONTRACT, low_rounds=1, m_max=6, fallback=(Action.REDUCE,) * 4)).started(m_init=9)
     wrong, right = world.wrong, lambda: world.right(1)
@@ -102,7 +102,7 @@ def test_under_load_long_proposals_are_not_wanted() -> None:
     assert caps == [7, 3, 3, 4, 5]
 
 
-@pytest.mark.decision("D16")
+@pytest.mark.decision("D16-start")
 def test_another_drafter_starts_at_its_own_limit_and_the_same_goes_on() -> None:
     world = World().started(m_init=2)
     world.play(world.right(1))
@@ -115,7 +115,7 @@ def test_another_drafter_starts_at_its_own_limit_and_the_same_goes_on() -> None:
 
 
 @pytest.mark.requirement("S6.5.2-switch-event")
-@pytest.mark.decision("D17")
+@pytest.mark.decision("D17-kinds")
 def test_switch_tells_the_router_and_waits() -> None:
     world = World(contract=replace(CONTRACT, low_rounds=1, fallback=(Action.SWITCH,))).started()
     [verdict] = world.play(world.wrong)
@@ -126,7 +126,7 @@ def test_switch_tells_the_router_and_waits() -> None:
 
 
 @pytest.mark.requirement("S6.5.2-fail", "S6.7-final")
-@pytest.mark.decision("D17")
+@pytest.mark.decision("D17-kinds")
 def test_a_fail_of_a_round_ends_the_session_with_its_tokens() -> None:
     world = World(contract=replace(CONTRACT, low_rounds=1, fallback=(Action.FAIL,))).started()
     waiting = world.output(5, wait_ms=1000)
@@ -147,7 +147,7 @@ def test_a_fail_of_a_round_ends_the_session_with_its_tokens() -> None:
     "S6.5.2-self-decode-ends",
     "S6.5.2-self-decode-event",
 )
-@pytest.mark.decision("D17", "D29")
+@pytest.mark.decision("D17-kinds", "D29")
 def test_a_period_commits_self_max_tokens_one_by_one_and_asks_for_a_drafter() -> None:
     world = World(contract=SELF).started()
     [verdict] = world.play(world.wrong)
@@ -161,7 +161,7 @@ def test_a_period_commits_self_max_tokens_one_by_one_and_asks_for_a_drafter() ->
     assert world.state.state == State.WAITING
 
 
-@pytest.mark.decision("D29")
+@pytest.mark.decision("D29-left-alone")
 def test_it_leaves_counters_and_limit_alone() -> None:
     world = World(contract=replace(SELF, low_rounds=2)).started(m_init=5)
     world.play(world.right(1), world.wrong, world.wrong)
@@ -197,7 +197,7 @@ def test_it_is_skipped_when_not_permitted(members: dict[str, Any], load: int, ac
 
 
 @pytest.mark.requirement("S6.5.2-self-decode-ends")
-@pytest.mark.decision("D29")
+@pytest.mark.decision("D29-load")
 def test_load_is_looked_at_before_each_token() -> None:
     world = World(contract=replace(SELF, self_max=None), hold={AppendLog}).started()
     world.propose(*world.wrong())
@@ -220,7 +220,7 @@ def test_load_that_rose_during_the_append_ends_the_period_before_its_first_token
     assert world.state.state == State.WAITING
 
 
-@pytest.mark.decision("D13", "D29")
+@pytest.mark.decision("D13-replay", "D29-no-verdict")
 def test_rounds_of_a_period_have_no_verdict_and_new_ones_are_not_taken() -> None:
     world = World(contract=SELF, hold={SelfDecode}).started()
     verdict = world.play(world.wrong)[0]
@@ -232,7 +232,7 @@ def test_rounds_of_a_period_have_no_verdict_and_new_ones_are_not_taken() -> None
     assert isinstance(world.refusal(world.propose()), errors.NotAssigned)
 
 
-@pytest.mark.decision("D28", "D29")
+@pytest.mark.decision("D28", "D29-assignment")
 def test_an_assignment_ends_the_period_at_the_next_token() -> None:
     world = World(contract=SELF, hold={SelfDecode}).started()
     world.play(world.wrong)
@@ -257,7 +257,7 @@ def test_a_period_ends_with_the_session(members: dict[str, Any]) -> None:
     assert world.read(world.output(2)).final
 
 
-@pytest.mark.decision("D29")
+@pytest.mark.decision("D29-rule")
 def test_under_rule_2_a_token_is_drawn() -> None:
     world = World(contract=replace(SELF, rule=2), hold={SelfDecode}).started()
     world.luck.extend([0.9999, 0.0, 0.25])

@@ -41,7 +41,7 @@ def test_a_good_open_is_answered_when_the_engine_holds_the_prompt() -> None:
     assert state.digest == world.digest()
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-validated")
 def test_a_prompt_by_reference_is_fetched_before_the_answer() -> None:
     world = World(objects={"prompt": PROMPT})
     request = world.open(world.session_open(prompt="prompt"))
@@ -50,7 +50,7 @@ def test_a_prompt_by_reference_is_fetched_before_the_answer() -> None:
 
 
 @pytest.mark.requirement("S6.1-contract-validated", "S6.1-target-mismatch", "S6.4-registered-rules")
-@pytest.mark.decision("D6")
+@pytest.mark.decision("D6-detail", "D6-rule", "D6-digests", "D6-context")
 @pytest.mark.parametrize(
     ("members", "named"),
     [
@@ -74,27 +74,27 @@ def test_a_prompt_that_fills_the_context_to_the_last_token_is_fine() -> None:
     assert World(contract=replace(CONTRACT, max_new=61)).started().state.round == 0
 
 
-@pytest.mark.decision("D5")
+@pytest.mark.decision("D5-prompt")
 @pytest.mark.parametrize("token", [8, 2**32, 2**63])
 def test_a_prompt_token_not_below_v_is_refused(token: int) -> None:
     world = World()
     assert type(world.refusal(world.open(world.session_open(prompt=(1, token))))) is errors.InvalidContent
 
 
-@pytest.mark.decision("D5")
+@pytest.mark.decision("D5-stop")
 def test_a_stop_token_not_below_v_is_legal() -> None:
     World(contract=replace(CONTRACT, stop=(2**40,))).started().play((4,))
 
 
 @pytest.mark.requirement("S6.1-open-epoch-1")
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-without-resume")
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_without_resume_the_epoch_is_1(epoch: int) -> None:
     world = World()
     assert type(world.refusal(world.open(world.session_open(epoch=epoch)))) is errors.Conflict
 
 
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-without-resume")
 def test_without_resume_the_log_has_no_commit_record() -> None:
     first = World().started()
     first.play((4,))
@@ -140,7 +140,7 @@ def test_a_failed_open_leaves_nothing_behind(hold: type, answer: Any, kind: type
 # ---- repeats (D19) ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-repeat")
 def test_a_repeated_open_gets_the_state_of_now() -> None:
     world = World().started()
     world.play((4, 5))
@@ -149,7 +149,7 @@ def test_a_repeated_open_gets_the_state_of_now() -> None:
     assert len(of(world.seen, Prefill)) == 1
 
 
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-repeat")
 def test_opens_that_come_while_it_opens_are_answered_together() -> None:
     world = World(hold={Prefill})
     requests = [world.open(), world.open()]
@@ -159,7 +159,7 @@ def test_opens_that_come_while_it_opens_are_answered_together() -> None:
     assert [world.told(request).round for request in requests] == [0, 0]
 
 
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-other-content")
 @pytest.mark.parametrize(
     ("members", "kind"),
     [
@@ -232,7 +232,7 @@ def broken_off(*rounds: tuple[int, ...], **members: Any) -> World:
 
 
 @pytest.mark.requirement("S6.9-resume", "S6.3-commit-record")
-@pytest.mark.decision("D19", "D20")
+@pytest.mark.decision("D8-all-indices", "D19-with-resume", "D20")
 @pytest.mark.requirement("S6.3-target-kv-published")
 def test_a_session_goes_on_where_the_log_ends() -> None:
     world = broken_off((4, 5), (7,))
@@ -248,7 +248,7 @@ def test_a_session_goes_on_where_the_log_ends() -> None:
     assert world.read(world.output()).tokens == greedy(3, 7)  # a new verifier serves all indices (D8)
 
 
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-with-resume")
 def test_resume_with_nothing_committed_is_allowed_and_fetches_nothing() -> None:
     world = World()
     assert world.told(world.open(world.resume())).committed == 0
@@ -256,7 +256,7 @@ def test_resume_with_nothing_committed_is_allowed_and_fetches_nothing() -> None:
 
 
 @pytest.mark.requirement("S6.9-fence-first")
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-with-resume")
 def test_resume_without_its_fence_is_refused() -> None:
     world = broken_off((4,))
     assert type(world.refusal(world.open(world.resumed(2)))) is errors.Conflict
@@ -264,7 +264,7 @@ def test_resume_without_its_fence_is_refused() -> None:
     assert isinstance(world.refusal(world.open(world.resumed(2))), errors.StaleEpoch)
 
 
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-with-resume")
 @pytest.mark.parametrize(
     "members", [{"round": 0}, {"round": 2}, {"committed": 1}, {"committed": 0}, {"digest": b"x" * 32}]
 )
@@ -273,7 +273,7 @@ def test_resume_from_elsewhere_than_the_last_record_is_refused(members: dict[str
     assert type(world.refusal(world.open(world.resume(**members)))) is errors.Conflict
 
 
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-with-resume")
 @pytest.mark.parametrize("tokens", [(4, 6), (4,), (4, 5, 6), ()])
 def test_committed_tokens_that_do_not_make_the_chain_are_refused(tokens: tuple[int, ...]) -> None:
     world = broken_off((4,))
@@ -301,7 +301,7 @@ def test_an_epoch_that_has_committed_already_is_not_opened_again() -> None:
     assert type(world.refusal(world.open(world.resumed(2)))) is errors.Conflict
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-void")
 def test_void_records_are_not_resumed_from() -> None:
     world = broken_off((4,))
     message = world.resume()
@@ -309,7 +309,7 @@ def test_void_records_are_not_resumed_from() -> None:
     assert world.told(world.open(message)).round == 1
 
 
-@pytest.mark.decision("D14", "D19")
+@pytest.mark.decision("D14", "D19-complete")
 @pytest.mark.parametrize("members", [{"max_new": 2}, {"stop": (5,)}])
 def test_an_output_that_is_complete_opens_finished_and_says_so(members: dict[str, Any]) -> None:
     world = broken_off((4,), **members)
@@ -320,7 +320,7 @@ def test_an_output_that_is_complete_opens_finished_and_says_so(members: dict[str
     assert not of(world.seen, Prefill)
 
 
-@pytest.mark.decision("D19")
+@pytest.mark.decision("D19-too-long")
 @pytest.mark.parametrize("members", [{"max_new": 1}, {"stop": (4,)}])
 def test_an_output_that_went_on_too_long_is_refused(members: dict[str, Any]) -> None:
     contract = replace(CONTRACT, **members)
@@ -329,7 +329,7 @@ def test_an_output_that_went_on_too_long_is_refused(members: dict[str, Any]) -> 
     assert type(world.refusal(world.open(world.resume()))) is errors.InvalidContent
 
 
-@pytest.mark.decision("D14")
+@pytest.mark.decision("D14-max-new-0")
 def test_max_new_0_is_finished_when_it_opens() -> None:
     world = World(contract=replace(CONTRACT, max_new=0))
     assert world.told(world.open()).state == State.FINISHED
@@ -338,7 +338,7 @@ def test_max_new_0_is_finished_when_it_opens() -> None:
     assert isinstance(world.refusal(world.assign()), errors.SessionClosed)
 
 
-@pytest.mark.decision("D18", "D20")
+@pytest.mark.decision("D18-values", "D20-restored")
 @pytest.mark.parametrize(
     ("action", "state", "kinds"),
     [
@@ -361,7 +361,7 @@ def test_the_last_record_says_in_which_state_it_opens(action: Action | None, sta
 
 
 @pytest.mark.requirement("S6.5.2-j-persists")
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-restored")
 def test_the_counters_come_back_from_the_log() -> None:
     """low_rounds 3, ladder reduce, switch: two low rounds before the takeover and one after it make three."""
     world = broken_off((7,), (7,))
@@ -371,7 +371,7 @@ def test_the_counters_come_back_from_the_log() -> None:
     assert [verdict.action for verdict in world.play(world.wrong())] == [Action.REDUCE]
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-earlier-epochs")
 def test_verdicts_of_earlier_epochs_are_not_replayed() -> None:
     world = broken_off((4,))
     world.open(world.resume())

@@ -87,7 +87,7 @@ def test_a_round_that_has_a_verdict_gets_it_again_unchanged() -> None:
 
 
 @pytest.mark.requirement("S6.3-idempotency-in-flight")
-@pytest.mark.decision("D12")
+@pytest.mark.decision("D12-different")
 def test_proposals_for_a_round_under_verification_wait_and_get_its_verdict() -> None:
     world, first = busy(None, 4, 5)
     identical = world.propose(4, 5, status=replace(STATUS, load=99))
@@ -99,7 +99,7 @@ def test_proposals_for_a_round_under_verification_wait_and_get_its_verdict() -> 
     assert len(world.log.records()) == 1
 
 
-@pytest.mark.decision("D12")
+@pytest.mark.decision("D12-order")
 def test_a_stored_verdict_answers_even_when_the_session_has_ended() -> None:
     world = World(contract=replace(CONTRACT, max_new=2)).started()
     [verdict] = world.play((4,))
@@ -121,7 +121,7 @@ def test_a_proposer_that_waits_and_goes_away_is_not_answered() -> None:
 
 
 @pytest.mark.requirement("S6.9-problem-session-closed")
-@pytest.mark.decision("D12", "D13")
+@pytest.mark.decision("D12-order", "D13-new-round")
 def test_a_session_that_has_ended_is_closed_whatever_the_base() -> None:
     world = World(contract=replace(CONTRACT, max_new=2)).started()
     world.play((4,))
@@ -130,7 +130,7 @@ def test_a_session_that_has_ended_is_closed_whatever_the_base() -> None:
 
 
 @pytest.mark.requirement("S6.5.2-switch-stops-drafter")
-@pytest.mark.decision("D13")
+@pytest.mark.decision("D13-replay", "D13-new-round")
 def test_after_switch_the_drafter_gets_stored_verdicts_and_no_new_round() -> None:
     world = World(contract=replace(CONTRACT, low_rounds=1, fallback=(Action.SWITCH,))).started()
     [verdict] = world.play(world.wrong())
@@ -182,7 +182,7 @@ def test_more_tokens_than_m_cap_are_over_the_limit() -> None:
     assert world.verdict(world.propose(*world.right(3))).accepted == 3
 
 
-@pytest.mark.decision("D5")
+@pytest.mark.decision("D5-proposed")
 def test_a_proposed_token_not_below_v_is_refused() -> None:
     world = World().started()
     assert isinstance(world.refusal(world.propose(4, V)), errors.BadProposal)
@@ -196,7 +196,7 @@ def test_rule_2_needs_q_rows() -> None:
     assert not of(world.seen, DrawRandom)
 
 
-@pytest.mark.decision("D25")
+@pytest.mark.decision("D25-rule-1")
 def test_rule_1_ignores_q_rows() -> None:
     world = World().started()
     assert world.verdict(world.propose(4, q_rows="rows")).accepted == 1
@@ -216,7 +216,7 @@ FAULTS: list[tuple[dict[str, Any], Client, type[errors.ProblemError]]] = [
 
 
 @pytest.mark.requirement("S6.3-step-order")
-@pytest.mark.decision("D12")
+@pytest.mark.decision("D12-order")
 @pytest.mark.parametrize("first", range(len(FAULTS)))
 def test_of_several_faults_the_first_in_order_is_told(first: int) -> None:
     world = World(contract=SPECULATIVE).started()
@@ -234,7 +234,7 @@ def test_of_several_faults_the_first_in_order_is_told(first: int) -> None:
 
 
 @pytest.mark.requirement("S6.3-rows-before-random", "S6.4-unseeded")
-@pytest.mark.decision("D27")
+@pytest.mark.decision("D12-before-random", "D27-fixed")
 @pytest.mark.requirement("S6.3-fetch-while-scoring")
 def test_rows_are_here_before_a_random_value_is_drawn_and_all_are_drawn_before_scoring() -> None:
     world = World(contract=SPECULATIVE, hold={FetchRows, DrawRandom, Verify}).started()
@@ -251,7 +251,7 @@ def test_rows_are_here_before_a_random_value_is_drawn_and_all_are_drawn_before_s
 
 
 @pytest.mark.requirement("S6.4-seed-derivation", "S6.4-seed-purpose")
-@pytest.mark.decision("D24")
+@pytest.mark.decision("D24", "D27-fixed")
 def test_with_a_seed_every_value_is_derived() -> None:
     world = World(contract=replace(SPECULATIVE, sampling=Sampling(seed=7)), hold={Verify}).started()
     world.propose(4, 5)
@@ -274,7 +274,7 @@ def test_refused_rows_refuse_the_round_and_commit_nothing(error: errors.ProblemE
     assert world.verdict(world.propose(4)).round == 1  # the round is still to be had
 
 
-@pytest.mark.decision("D12")
+@pytest.mark.decision("D12-identical")
 def test_another_proposal_that_waited_is_tried_when_the_rows_of_the_first_are_refused() -> None:
     world = World(contract=SPECULATIVE, hold={FetchRows}).started()
     first, second, third = world.propose(4, q_rows="gone"), world.propose(5), world.propose(6, q_rows="more")

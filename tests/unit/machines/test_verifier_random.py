@@ -198,7 +198,7 @@ def check(story: Story) -> None:
     "S6.9-lost-verdict-retried",
     "S1.3-output-unaffected",
 )
-@pytest.mark.decision("D12", "D27", "D28", "D29")
+@pytest.mark.decision("D12-before-random", "D27", "D28", "D29")
 @pytest.mark.parametrize("rule", [1, 2])
 @given(data=st.data())
 def test_nothing_forbidden_happens(data: st.DataObject, rule: int) -> None:

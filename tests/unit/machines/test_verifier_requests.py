@@ -27,7 +27,7 @@ def test_an_assignment_is_answered_with_the_state() -> None:
     assert world.told(world.assign()) == world.state
 
 
-@pytest.mark.decision("D28")
+@pytest.mark.decision("D28-refused")
 @pytest.mark.parametrize(
     ("members", "kind"),
     [
@@ -44,7 +44,7 @@ def test_another_epoch_or_contract_is_refused_and_changes_nothing(members: dict[
 
 
 @pytest.mark.requirement("S6.3-commit-atomic")
-@pytest.mark.decision("D28")
+@pytest.mark.decision("D28-during-verification")
 @pytest.mark.parametrize("stage", [Verify, AppendLog])
 def test_during_verification_it_waits_for_the_commit(stage: type) -> None:
     world = World(hold={stage}).started()
@@ -59,7 +59,7 @@ def test_during_verification_it_waits_for_the_commit(stage: type) -> None:
     assert isinstance(world.refusal(world.propose()), errors.NotAssigned)  # no later round of the former drafter
 
 
-@pytest.mark.decision("D28")
+@pytest.mark.decision("D28-during-verification")
 def test_of_several_that_wait_the_last_one_is_the_latest() -> None:
     world = World(hold={Verify}).started()
     world.propose(4)
@@ -72,7 +72,7 @@ def test_of_several_that_wait_the_last_one_is_the_latest() -> None:
     assert world.verdict(world.propose(client=client, drafter="https://third.example/")).m_cap == 2
 
 
-@pytest.mark.decision("D28")
+@pytest.mark.decision("D28-repeat")
 def test_a_repeat_changes_nothing() -> None:
     world = World(contract=replace(CONTRACT, low_rounds=1, fallback=(Action.SWITCH,)))
     world.open()
@@ -92,14 +92,14 @@ def test_a_router_may_come_back_to_an_earlier_drafter() -> None:
     assert world.verdict(world.propose(4)).accepted == 1
 
 
-@pytest.mark.decision("D28")
+@pytest.mark.decision("D28-behind")
 def test_a_round_behind_is_accepted() -> None:
     world = World().started()
     world.play((4,))
     assert world.told(world.assign(OTHER, round=0)).round == 1
 
 
-@pytest.mark.decision("D28")
+@pytest.mark.decision("D28-repeat")
 def test_an_ended_session_answers_a_repeat_and_takes_no_other() -> None:
     world = World(contract=replace(CONTRACT, max_new=2)).started()
     world.play((4,))
@@ -126,7 +126,7 @@ def profile_of(world: World, *tokens: int) -> Sampling:
 
 
 @pytest.mark.requirement("S6.6-from-round", "S6.6-applies-from-round", "S4.1-sampling-at-boundary")
-@pytest.mark.decision("D21")
+@pytest.mark.decision("D21-last-received", "D21-whole")
 def test_a_profile_rules_its_round_and_later_ones() -> None:
     world = World(contract=replace(CONTRACT, sampling=Sampling(top_k=1))).started()
     assert world.told(world.policy(2, temperature_milli=500)) == world.state
@@ -136,7 +136,7 @@ def test_a_profile_rules_its_round_and_later_ones() -> None:
 
 
 @pytest.mark.requirement("S6.6-from-round")
-@pytest.mark.decision("D3", "D21")
+@pytest.mark.decision("D3-409", "D21-current")
 def test_from_round_must_be_greater_than_the_current_round() -> None:
     world = World().started()
     world.play((4,))
@@ -163,7 +163,7 @@ def test_committed_output_rule_and_contract_stay() -> None:
     assert world.told(world.assign(OTHER, round=2)).digest == world.digest(world.log.tokens)
 
 
-@pytest.mark.decision("D21")
+@pytest.mark.decision("D21-last-received")
 def test_self_decoding_rounds_have_the_profile_too() -> None:
     contract = replace(CONTRACT, low_rounds=1, fallback=(Action.SELF_DECODE,), self_load=100, self_max=2)
     world = World(contract=contract).started()
@@ -203,7 +203,7 @@ def test_an_ended_session_takes_no_policy() -> None:
     assert isinstance(world.refusal(world.policy(9, top_k=1)), errors.SessionClosed)
 
 
-@pytest.mark.decision("D21")
+@pytest.mark.decision("D21-last-received")
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 99))), st.data())
 def test_of_updates_up_to_a_round_the_last_received_rules_it(
     updates: list[tuple[int, int]], data: st.DataObject

@@ -81,7 +81,7 @@ def test_a_member_of_another_type_is_refused(message: Any, data: st.DataObject) 
 
 
 @pytest.mark.requirement("S4.1-unknown-contract-key")
-@pytest.mark.decision("D6")
+@pytest.mark.decision("D6-unknown-key")
 @pytest.mark.parametrize("where", ["contract", "sampling"])
 def test_an_unknown_contract_key_is_bad_contract_inside_any_message(where: str) -> None:
     contract = contract_with(extra=1) if where == "contract" else contract_with(sampling={"extra": 1})
@@ -93,7 +93,7 @@ def test_an_unknown_contract_key_is_bad_contract_inside_any_message(where: str) 
 @pytest.mark.requirement(
     "S4.1-m-max", "S4.1-low-rounds-range", "S6.5.2-fallback-entries", "S4.1-target-digest", "S4.1-tokenizer-digest"
 )
-@pytest.mark.decision("D6")
+@pytest.mark.decision("D6-detail", "D6-range", "D6-fallback")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -127,7 +127,7 @@ def test_a_contract_out_of_range_names_the_member(name: str, value: Any) -> None
 
 
 @pytest.mark.requirement("S5.2-unknown-action", "S4.1-actions")
-@pytest.mark.decision("D4")
+@pytest.mark.decision("D4-unknown-action")
 @given(st.integers(6, 2**64 - 1))
 def test_an_unknown_action_means_fail(value: int) -> None:
     event = {"session": bytes(16), "epoch": 1, "kind": value, "committed": 0, "digest": HASH}
@@ -145,7 +145,7 @@ def test_a_refused_contract_never_turns_into_another_fault(contract: Contract) -
     assert Contract.parse(plain).to_plain() == plain
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-log")
 def test_a_record_with_a_round_is_a_commit_record() -> None:
     commit = CommitRecord(epoch=1, round=1, tokens=(5,), committed=1, digest=HASH)
     assert parse_record({**commit.to_plain(), "note": "ignored"}) == commit
@@ -154,7 +154,7 @@ def test_a_record_with_a_round_is_a_commit_record() -> None:
         parse_record([1])
 
 
-@pytest.mark.decision("D7")
+@pytest.mark.decision("D7-keys")
 def test_a_status_carries_what_a_router_needs_without_inventory() -> None:
     status = Status(instance="d1", role=1, load=0, queue=0, ttl_ms=1, base="https://a", model=HASH, tokenizer=HASH)
     assert Status.decode(status.encode()) == status

@@ -55,6 +55,7 @@ def test_a_port_that_is_yet_to_be_taken_is_in_no_certificate(tmp_path: Path) -> 
     check_certificate(settings(issue(tmp_path, "one", "router"), listen="127.0.0.1:0"))
 
 
+@pytest.mark.decision("D9-host")
 def test_with_match_host_the_host_is_enough(tmp_path: Path) -> None:
     files = issue(tmp_path, "one", "router", dns=["r.example"])
     check_certificate(settings(files, base_uri="https://r.example:7402", match_host=True))
@@ -70,6 +71,7 @@ def test_without_its_role_a_process_does_not_start(tmp_path: Path) -> None:
         check_certificate(settings(files, GatewaySettings, base_uri=BASE))
 
 
+@pytest.mark.decision("D9-policy")
 def test_roles_are_those_of_the_trust_policy(tmp_path: Path) -> None:
     files = issue(tmp_path, "one", "router", [BASE, "spiffe://cluster/r"])
     check_certificate(settings(files, base_uri=BASE, roles={"spiffe://cluster/r": "router"}))

@@ -102,7 +102,7 @@ async def test_a_request_is_submitted_and_its_output_read_to_the_end() -> None:
 
 
 @pytest.mark.requirement("S6.7-stable-indices", "S6.7-epoch-carried")
-@pytest.mark.decision("D30")
+@pytest.mark.decision("D30-stale-epoch")
 @pytest.mark.parametrize("fault", [STALE, LOST, RefusedError(errors.UnknownResource("restarted"))])
 async def test_after_a_failover_reading_goes_on_at_the_index_reached(fault: Exception) -> None:
     peers = Peers(at(V1), output(0, 3), fault, at(V2, 2), output(3, 6, 2), last(6, 2))
@@ -131,7 +131,7 @@ async def test_while_there_is_no_news_the_verifier_is_asked_again() -> None:
     assert tokens_of(await read(peers)) == TOKENS
 
 
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-ended")
 async def test_a_session_that_ended_at_a_verifier_that_is_gone_comes_from_the_router() -> None:
     ended = at(V1, ended=Action.FINISH)
     whole = at(V1, ended=Action.FINISH, tokens=TOKENS)
@@ -141,7 +141,7 @@ async def test_a_session_that_ended_at_a_verifier_that_is_gone_comes_from_the_ro
     assert deliveries[-1].finish == Action.FINISH
 
 
-@pytest.mark.decision("D35")
+@pytest.mark.decision("D35-without")
 async def test_accounts_come_with_output_when_the_verifier_keeps_them() -> None:
     peers = Peers(at(V1), output(0, 3, passes=1, proposed=4, accepted=2), output(3, 6, passes=2), last(6))
     assert [delivery.account for delivery in await read(peers)] == [Account(1, 4, 2), None, None]

@@ -301,7 +301,7 @@ async def test_a_drafter_that_is_behind_catches_up_by_the_output(town: Town) -> 
 
 
 @pytest.mark.requirement("S6.9-problem-q-unavailable", "S6.9-problem-limit")
-@pytest.mark.decision("D16", "D31")
+@pytest.mark.decision("D16-refused", "D31")
 async def test_rows_are_written_again_and_proposals_cut_as_the_verifier_asks(town: Town) -> None:
     town.fake.script += [refusing(errors.QUnavailable("evicted")), refusing(errors.Limit("too long"))]
     await town.assign(town.assignment(contract(rule=2)))
@@ -323,7 +323,7 @@ async def test_prompt_and_committed_tokens_are_taken_from_the_cache(town: Town) 
     assert (town.fake.proposals[0].round, town.fake.proposals[0].base) == (8, 2)
 
 
-@pytest.mark.decision("D3", "D11", "D20")
+@pytest.mark.decision("D3", "D11-prefixes", "D20")
 @pytest.mark.parametrize(
     ("members", "status"),
     [
@@ -348,13 +348,13 @@ async def test_another_model_or_tokenizer_is_not_permitted(town: Town, members: 
     assert (refused.status, json.loads(refused.body)["type"]) == (422, "about:blank")
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-array")
 async def test_an_object_that_is_no_token_array_is_refused_with_422(town: Town) -> None:
     ref = await town.fake.cache.create(cbor.encode({"a": 1}))
     assert (await town.assign(town.assignment(contract(), prompt=ref))).status == 422
 
 
-@pytest.mark.decision("D10")
+@pytest.mark.decision("D10-router")
 async def test_only_a_router_may_assign(town: Town) -> None:
     refused = await town.assign(town.assignment(contract()), town.drafter_as_client)
     assert refused.status == 403
@@ -371,7 +371,7 @@ async def test_beyond_its_limit_it_answers_503_and_reports_full_load(town: Town)
     assert town.role.status().load == 100
 
 
-@pytest.mark.decision("D28")
+@pytest.mark.decision("D28-higher-epoch")
 async def test_a_higher_epoch_ends_the_wait_and_a_lower_one_is_refused(town: Town) -> None:
     town.fake.held = asyncio.Event()
     await town.assign(town.assignment(contract(rule=2)))
@@ -394,7 +394,7 @@ async def test_a_lower_epoch_is_told_so(town: Town) -> None:
 
 
 @pytest.mark.requirement("S6.1-status-interval", "S5.1-put-status", "S5.2-status", "S5.2-status-accept-milli")
-@pytest.mark.decision("D7")
+@pytest.mark.decision("D7-keys")
 async def test_status_reports_come_by_themselves_and_say_who_we_are(town: Town) -> None:
     loop = asyncio.get_running_loop()
     first = await town.fake.statuses.get()

@@ -73,7 +73,7 @@ async def test_a_reply_goes_to_the_one_who_asked() -> None:
     assert isinstance(second, Reply)
 
 
-@pytest.mark.decision("D27")
+@pytest.mark.decision("D27-cancelled")
 async def test_a_cancelled_wait_is_told_to_the_machine_and_ends_nothing_else() -> None:
     release = asyncio.Event()
 

@@ -62,7 +62,7 @@ async def test_a_message_goes_out_with_its_media_type_and_one_comes_back() -> No
 
 
 @pytest.mark.requirement("S5.1-problem-details", "S5.1-unlisted-status")
-@pytest.mark.decision("D1", "D2")
+@pytest.mark.decision("D1-suffix", "D2")
 async def test_a_refusal_is_an_error_by_its_type_or_class_with_the_round_of_its_state() -> None:
     with pytest.raises(RefusedError) as refused:
         await ask(problem(StaleBase("behind"), STATE.to_plain()))
@@ -72,7 +72,7 @@ async def test_a_refusal_is_an_error_by_its_type_or_class_with_the_round_of_its_
     assert (type(refused.value.error), refused.value.last_round) == (InternalFault, None)
 
 
-@pytest.mark.decision("D2")
+@pytest.mark.decision("D2-not-needed")
 @pytest.mark.parametrize("round_", [None, True, -1, "4", 4.0])
 async def test_a_state_whose_round_is_no_round_is_no_help(round_: Any) -> None:
     with pytest.raises(RefusedError) as refused:
@@ -138,7 +138,7 @@ async def test_every_router_gets_every_report_even_when_another_does_not_answer(
     assert set(urls) == {"https://r/instances/https%3A%2F%2Fd%3A1%2Fx/status"}
 
 
-@pytest.mark.decision("D11", "D20")
+@pytest.mark.decision("D11-size", "D20-array")
 @pytest.mark.parametrize(
     ("data", "at_most", "expected"),
     [
@@ -161,7 +161,7 @@ async def test_objects_are_token_arrays_of_bounded_size(data: bytes, at_most: in
         assert type(found.error) is expected
 
 
-@pytest.mark.decision("D11", "D20")
+@pytest.mark.decision("D11", "D20-validated")
 async def test_what_is_not_there_is_503_and_what_is_not_ours_422() -> None:
     cache = LocalCache(MemoryStore(), owner="router", prefix="https://cache.example/")
     gone = await fetch_tokens(cache, FetchTokens("https://cache.example/objects/o1", 9))

@@ -7,7 +7,7 @@ import pytest
 from sdcp.roles.prefer import wait_ms
 
 
-@pytest.mark.decision("D8", "D33")
+@pytest.mark.decision("D8-wait", "D33-location")
 @pytest.mark.parametrize(
     ("field", "expected"),
     [

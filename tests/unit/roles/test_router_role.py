@@ -197,7 +197,7 @@ async def world() -> AsyncIterator[World]:
 
 
 @pytest.mark.requirement("S5.1-put-status", "S6.1-expired-status")
-@pytest.mark.decision("D7")
+@pytest.mark.decision("D7-ttl")
 async def test_an_instance_counts_until_its_ttl_is_over(world: World) -> None:
     assert (await world.report(V1)).status == 204
     world.now_ms = 999
@@ -207,7 +207,7 @@ async def test_an_instance_counts_until_its_ttl_is_over(world: World) -> None:
         await world.submit(generation(request=bytes(16)))
 
 
-@pytest.mark.decision("D9", "D10")
+@pytest.mark.decision("D9", "D10-drafter")
 @pytest.mark.parametrize(
     "client",
     [peer("verifier", V2), peer("verifier"), peer("drafter", V1), peer("router", V1), peer("verifier", f"{V1}/other")],
@@ -217,7 +217,7 @@ async def test_a_status_comes_from_the_instance_itself_only(world: World, client
         await world.report(V1, client=client)
 
 
-@pytest.mark.decision("D9")
+@pytest.mark.decision("D9-host")
 async def test_a_host_name_is_enough_where_the_deployment_says_so() -> None:
     by_host = peer("verifier", dns=("v1.example",))
     world = World(match_host=True)
@@ -239,7 +239,7 @@ async def test_a_status_of_another_instance_than_its_path_is_refused(world: Worl
         await world.send(peer("verifier", V1), "PUT", "instances/other/status", status(V1))
 
 
-@pytest.mark.decision("D7")
+@pytest.mark.decision("D7-configured")
 async def test_an_instance_without_our_keys_is_known_from_configuration() -> None:
     known = {"v": Known(V1, TARGET, TOKENIZER)}
     world, bare = World(known=known), {"instance": "v", "base": None, "model": None, "tokenizer": None}
@@ -253,7 +253,7 @@ async def test_an_instance_without_our_keys_is_known_from_configuration() -> Non
 
 
 @pytest.mark.requirement("S4.1-contract", "S6.1-open-epoch-1")
-@pytest.mark.decision("D33", "D36")
+@pytest.mark.decision("D33-request", "D36-ladder")
 async def test_a_contract_is_the_request_within_the_router_s_settings() -> None:
     defaults = ContractDefaults(m_max=6, m_init=3, low_rounds=4, low_ratio=20, fallback=("reduce",), self_load=50)
     world = World(contract=defaults, patience=Patience(m_init=3))
@@ -272,7 +272,7 @@ async def test_a_contract_is_the_request_within_the_router_s_settings() -> None:
     assert opened.commit_log.startswith(f"{PREFIX}logs/")
 
 
-@pytest.mark.decision("D36")
+@pytest.mark.decision("D36-fail")
 async def test_a_ladder_with_fail_is_the_operator_s_word() -> None:
     world = World(contract=ContractDefaults(fallback=("reduce", "fail")))
     await world.report(V1)
@@ -280,7 +280,7 @@ async def test_a_ladder_with_fail_is_the_operator_s_word() -> None:
     assert world.messages(SessionOpen)[0].contract.fallback == (Action.REDUCE, Action.FAIL)
 
 
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-repeat")
 async def test_a_repeat_is_the_same_session_and_another_content_a_conflict(world: World) -> None:
     first = await world.running()
     assert await world.submit() == first
@@ -297,7 +297,7 @@ async def test_repeats_at_the_same_time_are_one_session(world: World) -> None:
     assert len({location.session for location in locations}) == 1
 
 
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-refused")
 async def test_a_verifier_s_refusal_reaches_the_front_end(world: World) -> None:
     await world.report(V1)
     world.refusals["POST", f"{V1}/sessions"] = errors.BadContract("P + max_new is over the context")
@@ -305,7 +305,7 @@ async def test_a_verifier_s_refusal_reaches_the_front_end(world: World) -> None:
         await world.submit()
 
 
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-request")
 async def test_target_and_tokenizer_bind_a_request_and_are_needed_where_there_are_several(world: World) -> None:
     await world.report(V1)
     await world.report(V2, model=SMALL)
@@ -346,7 +346,7 @@ async def test_requests_are_for_front_ends(world: World, role: str) -> None:
             await world.send(peer(role, V1), method, path, generation())
 
 
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-owner")
 async def test_a_request_belongs_to_the_certificate_that_made_it(world: World) -> None:
     await world.running()
     path, other = f"requests/{encode_id(REQUEST)}", peer("front-end", "https://other.example")
@@ -369,7 +369,7 @@ async def test_an_epoch_is_decimal(world: World, epoch: str) -> None:
 
 
 @pytest.mark.requirement("S6.9-fence-first", "S6.9-resume")
-@pytest.mark.decision("D33")
+@pytest.mark.decision("D33-location")
 async def test_sessions_of_a_verifier_that_expired_are_failed_over_and_front_ends_told(world: World) -> None:
     await world.running()
     path = f"requests/{encode_id(REQUEST)}"
@@ -413,7 +413,7 @@ async def test_a_drafter_that_cannot_be_reached_is_passed_over(world: World) -> 
     assert [message.drafter for message in world.messages(Assignment)] == [D1, D1, D2, D2]  # PUT, POST, each
 
 
-@pytest.mark.decision("D34")
+@pytest.mark.decision("D34-fenced")
 async def test_a_withdrawn_request_is_fenced_and_its_objects_go(world: World) -> None:
     await world.running()
     assert (await world.send(FRONT_END, "DELETE", f"requests/{encode_id(REQUEST)}")).status == 204
@@ -423,7 +423,7 @@ async def test_a_withdrawn_request_is_fenced_and_its_objects_go(world: World) ->
     assert (await world.send(FRONT_END, "DELETE", f"requests/{encode_id(REQUEST)}")).status == 204
 
 
-@pytest.mark.decision("D20")
+@pytest.mark.decision("D20-router")
 async def test_a_long_prompt_is_leased_until_the_session_ends_and_deleted_then() -> None:
     world = World(patience=Patience(inline_prompt=1, verifier_wait_ms=0))
     world.refusals["POST", f"{V1}/sessions"] = errors.BadContract("no")
@@ -454,7 +454,7 @@ async def test_an_ended_request_is_forgotten_after_its_retention(world: World) -
 
 
 @pytest.mark.requirement("S5.1-post-events")
-@pytest.mark.decision("D17")
+@pytest.mark.decision("D17-router")
 async def test_events_come_from_the_session_s_own_verifier(world: World) -> None:
     location = await world.running()
     message = Event(session=location.session, epoch=1, kind=Action.FINISH, committed=0, digest=bytes(32))

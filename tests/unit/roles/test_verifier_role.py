@@ -336,7 +336,7 @@ async def test_a_policy_is_taken(town: Town) -> None:
 
 
 @pytest.mark.requirement("S6.3-base-check")
-@pytest.mark.decision("D2")
+@pytest.mark.decision("D2-session-state")
 async def test_a_stale_base_carries_the_state(town: Town) -> None:
     await town.started()
     answer = await town.propose(5, base=3)
@@ -348,7 +348,7 @@ async def test_a_stale_base_carries_the_state(town: Town) -> None:
 # ---- who may, and what is there --------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D3", "D9a", "D10")
+@pytest.mark.decision("D3", "D9a-output", "D10-router", "D10-front-end")
 async def test_what_each_role_may_call(town: Town) -> None:
     await town.started()
     for who in ("drafter", "front_end"):
@@ -366,14 +366,14 @@ async def test_what_is_not_there_is_404(town: Town) -> None:
     assert problem(await town.ask("front_end", "GET", "sessions/short/output")) == (404, "about:blank")
 
 
-@pytest.mark.decision("D8")
+@pytest.mark.decision("D8-from")
 @pytest.mark.parametrize("start", ["?from=x", "?from=-1", "?from=", "?from=1&from=2", "?from=18446744073709551616"])
 async def test_an_index_that_is_none_is_400(town: Town, start: str) -> None:
     await town.started()
     assert problem(await town.read(start=start)) == (400, "about:blank")
 
 
-@pytest.mark.decision("D8")
+@pytest.mark.decision("D8-wait")
 @pytest.mark.parametrize("wait", ["wait=0", 'respond-async, wait="0"', "WAIT=0;foo=bar"])
 async def test_a_reader_that_wants_no_wait_is_answered_at_once(town: Town, wait: str) -> None:
     await town.started()
@@ -386,7 +386,7 @@ async def test_a_message_for_another_session_than_its_path_is_refused(town: Town
     assert problem(await town.assign(session=b"x" * 16)) == (422, "about:blank")
 
 
-@pytest.mark.decision("D11")
+@pytest.mark.decision("D11-prefixes")
 async def test_a_log_outside_the_caches_is_refused(town: Town) -> None:
     assert problem(await town.open(commit_log="https://elsewhere.example/logs/one")) == (422, "about:blank")
 
@@ -436,7 +436,7 @@ async def test_a_busy_verifier_cuts_the_limit_to_what_is_set(town: Town) -> None
 
 
 @pytest.mark.parametrize("facts", [VerifierFacts(retention_s=0.0)])
-@pytest.mark.decision("D8")
+@pytest.mark.decision("D8-retention")
 async def test_an_ended_session_is_forgotten_after_its_retention(town: Town) -> None:
     await town.started(max_new=2)
     await town.propose(5)
@@ -506,7 +506,7 @@ async def test_rule_2_takes_rows_from_the_cache(town: Town) -> None:
 
 
 @pytest.mark.requirement("S6.3-q-unavailable", "S6.4-zero-q-rejected", "S5.2-q-rows-format")
-@pytest.mark.decision("D11", "D25")
+@pytest.mark.decision("D11-prefixes", "D25")
 async def test_rows_that_cannot_be_had_or_used_refuse_the_round(town: Town) -> None:
     await town.started(rule=2)
     zero = UNIFORM.copy()
@@ -536,7 +536,7 @@ async def under_way(town: Town) -> asyncio.Task[Answer]:
     return task
 
 
-@pytest.mark.decision("D27")
+@pytest.mark.decision("D27-cancelled")
 async def test_a_proposer_that_disconnects_ends_its_wait_alone(town: Town) -> None:
     await town.started()
     task = await under_way(town)
@@ -548,7 +548,7 @@ async def test_a_proposer_that_disconnects_ends_its_wait_alone(town: Town) -> No
 
 
 @pytest.mark.parametrize("facts", [VerifierFacts(sessions=9)])
-@pytest.mark.decision("D27")
+@pytest.mark.decision("D27-not-abandoned")
 async def test_a_drain_finishes_the_round_and_opens_nothing(town: Town) -> None:
     await town.started()
     task = await under_way(town)
@@ -562,7 +562,7 @@ async def test_a_drain_finishes_the_round_and_opens_nothing(town: Town) -> None:
     assert town.statuses[-1].ttl_ms == 1
 
 
-@pytest.mark.decision("D30")
+@pytest.mark.decision("D30-fail")
 async def test_a_broken_engine_fails_the_session_once_the_router_knows(town: Town) -> None:
     await town.started()
     town.target.broken, town.deaf = True, 1
@@ -577,7 +577,7 @@ async def test_a_broken_engine_fails_the_session_once_the_router_knows(town: Tow
 
 
 @pytest.mark.requirement("S5.1-put-status", "S6.1-status-interval")
-@pytest.mark.decision("D7")
+@pytest.mark.decision("D7-keys")
 async def test_status_is_reported_with_who_we_are(town: Town) -> None:
     await town.reported.wait()
     status = town.statuses[0]
@@ -586,7 +586,7 @@ async def test_status_is_reported_with_who_we_are(town: Town) -> None:
 
 
 @pytest.mark.requirement("S5.1-post-events", "S6.5.2-switch-event")
-@pytest.mark.decision("D17")
+@pytest.mark.decision("D17-repeated")
 async def test_an_event_is_repeated_until_a_router_answers_204(town: Town) -> None:
     await town.started()
     town.deaf = 2
@@ -653,7 +653,7 @@ async def test_a_log_that_cannot_be_read_refuses_the_open(town: Town) -> None:
     assert problem(await town.open()) == (503, "about:blank")
 
 
-@pytest.mark.decision("D11")
+@pytest.mark.decision("D11-deadline")
 async def test_objects_that_come_too_late_do_not_come(town: Town) -> None:
     town.cache.faults = {"fetch": [TimeoutError(), TimeoutError()]}
     assert problem(await town.open(prompt=f"{PREFIX}objects/oLate")) == (503, "about:blank")
@@ -674,7 +674,7 @@ async def test_an_engine_that_cannot_prefill_refuses_the_open(town: Town, refusa
     assert (await town.open()).status == 200
 
 
-@pytest.mark.decision("D26")
+@pytest.mark.decision("D26-start")
 async def test_an_empty_prompt_needs_a_model_that_can_begin_from_nothing(town: Town) -> None:
     assert problem(await town.open(prompt=())) == (422, "about:blank")
 
@@ -694,3 +694,19 @@ async def test_big_rows_are_checked_off_the_loop(town: Town, monkeypatch: pytest
     await town.started(rule=2)
     assert (await town.propose(5, q_rows=await rows_of(town, UNIFORM))).status == 200
     assert problem(await town.propose(7, q_rows=await rows_of(town, 2 * UNIFORM))) == (422, "sdcp-bad-proposal")
+
+
+@pytest.mark.requirement("S6.1-prompt-kv")
+@pytest.mark.decision("D20-kv")
+async def test_a_kv_object_that_does_not_match_is_ignored(town: Town) -> None:
+    """It only saves work: one of nonsense, and one that is not there, change neither the answer nor the tokens."""
+    nonsense = await town.cache.create(b"no safetensors")
+    assert (await town.open(prompt_kv=nonsense)).status == 200
+    assert (await town.assign()).status == 200
+    assert Verdict.decode((await town.propose(5, 6)).body).emitted == (5, 6, 7)
+    await town.cache.append(town.log, FenceRecord(epoch=2).encode(), (await town.cache.read_log(town.log)).etag)
+    gone = replace(await resume(town), target_kv=PREFIX + "gone")
+    assert SessionState.decode((await town.open(epoch=2, resume=gone)).body).committed == 3
+    town.epoch = 2
+    assert (await town.assign()).status == 200
+    assert Verdict.decode((await town.propose(8)).body).emitted == (8, 9)

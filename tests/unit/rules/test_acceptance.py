@@ -137,7 +137,7 @@ def test_at_temperature_zero_rule_2_decides_as_rule_1(tokens: list[int], data: s
     )
 
 
-@pytest.mark.decision("D23")
+@pytest.mark.decision("D23-residual")
 def test_a_residual_that_rounding_left_empty_is_replaced_by_p() -> None:
     p = np.array([0.25, 0.75])
     assert (residual(p, np.array([0.25, 0.75], dtype=np.float32)) == p).all()
@@ -145,7 +145,7 @@ def test_a_residual_that_rounding_left_empty_is_replaced_by_p() -> None:
     assert residual(p, np.array([0.5, 0.5], dtype=np.float32)).tolist() == [0, 0.25]
 
 
-@pytest.mark.decision("D25")
+@pytest.mark.decision("D25-verifier")
 def test_the_ratio_is_in_float64_of_the_row_as_published() -> None:
     """q = 0.1 as binary32 is above 0.1, so p/q is below 1 by 1.5e-8: only float64 sees it."""
     p = np.log(np.array([[0.1, 0.9], [0.5, 0.5]]))
@@ -173,7 +173,7 @@ def test_values_that_the_outcome_does_not_need_do_not_change_it(seed: int) -> No
 # -- room (D14) --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.decision("D14")
+@pytest.mark.decision("D14-beyond-max-new")
 @given(st.integers(0, 999), st.sampled_from([GREEDY, SPECULATIVE]), st.integers(1, 6))
 def test_what_lies_beyond_max_new_is_not_scored_and_changes_nothing_that_is_committed(
     seed: int, rule: int, room: int
@@ -202,14 +202,14 @@ def test_two_rules_are_registered_and_one_needs_rows() -> None:
         accept(SPECULATIVE, P, (1,), Q, Sampling(), ())
 
 
-@pytest.mark.decision("D25")
+@pytest.mark.decision("D25-rule-1")
 def test_rule_1_ignores_rows_and_luck() -> None:
     scores = peaks(1, 2)
     assert accept(GREEDY, scores, (1,), None, Sampling(), ()) == Outcome(1, 2)
     assert accept(GREEDY, scores, (1,), np.full((1, V), np.nan, np.float32), Sampling(), (0.1,)) == Outcome(1, 2)
 
 
-@pytest.mark.decision("D24", "D29")
+@pytest.mark.decision("D24", "D29-rule")
 def test_self_decoding_follows_the_rule() -> None:
     logits, sampling = P[0], Sampling(temperature_milli=1500, top_k=3)
     assert self_decode(GREEDY, logits, sampling, ()) == 0
@@ -221,7 +221,7 @@ def test_self_decoding_follows_the_rule() -> None:
 
 
 @pytest.mark.requirement("S6.3-truncation")
-@pytest.mark.decision("D5", "D14")
+@pytest.mark.decision("D5", "D14-accepted")
 @pytest.mark.parametrize(
     ("emitted", "stop", "committed", "max_new", "kept", "finished"),
     [

@@ -49,6 +49,7 @@ def test_the_digest_is_over_our_own_encoding_whatever_the_sender_chose() -> None
 
 @pytest.mark.requirement("S4.2-chain-start", "S4.2-uint32-network-order")
 @given(TOKENS)
+@pytest.mark.decision("D26-digest")
 def test_d_0_hashes_contract_and_prompt_with_its_length(prompt: list[int]) -> None:
     numbers = b"".join(number.to_bytes(4, "big") for number in [len(prompt), *prompt])
     assert prefix_digest(b"c" * 32, prompt) == hashlib.sha256(b"SDCP-PREFIX-1\x00" + b"c" * 32 + numbers).digest()
@@ -71,7 +72,7 @@ def test_where_prompt_ends_and_output_begins_matters(prompt: list[int], output: 
     assert (extend_all(prefix_digest(b"c" * 32, prompt), output) == moved) == (output == [])
 
 
-@pytest.mark.decision("D5")
+@pytest.mark.decision("D5-range")
 @pytest.mark.parametrize("token", [2**32, -1])
 def test_a_token_that_has_no_four_octets_is_a_value_error(token: int) -> None:
     with pytest.raises(ValueError, match="token"):

@@ -27,14 +27,14 @@ def test_a_seeded_value_is_the_first_53_bits_of_the_hmac(seed: int, round: int, 
     assert 0 <= value < 1
 
 
-@pytest.mark.decision("D24")
+@pytest.mark.decision("D24-position")
 def test_positions_count_from_one_and_the_additional_token_is_at_a_plus_one() -> None:
     luck = seeded_luck(7, SESSION, 3, 2)
     assert luck.acceptance == tuple(uniform(7, SESSION, 3, i, ACCEPTANCE) for i in (1, 2))
     assert luck.additional == tuple(uniform(7, SESSION, 3, a + 1, ADDITIONAL) for a in (0, 1, 2))
 
 
-@pytest.mark.decision("D24", "D29")
+@pytest.mark.decision("D24-self-decoded", "D29")
 def test_a_self_decoding_round_has_one_value_of_its_own() -> None:
     assert seeded_luck(7, SESSION, 3, 0).values == (uniform(7, SESSION, 3, 1, ADDITIONAL),)
 
@@ -51,7 +51,7 @@ def test_what_has_no_octets_in_the_derivation_is_a_value_error(place: tuple[int,
         uniform(place[0], SESSION, place[1], 1, 0)
 
 
-@pytest.mark.decision("D27")
+@pytest.mark.decision("D27-fixed")
 @given(st.integers(0, 64))
 def test_the_flat_form_of_a_round_is_all_its_values(m: int) -> None:
     luck = seeded_luck(1, SESSION, 9, m)
@@ -71,7 +71,7 @@ def test_another_number_of_values_is_no_luck(count: int, m: int) -> None:
         Luck.of((0.5,) * count, m)
 
 
-@pytest.mark.decision("D23")
+@pytest.mark.decision("D23-draw")
 def test_the_token_is_the_smallest_whose_cumulative_weight_exceeds_u_times_the_total() -> None:
     weights = np.array([0.0, 1.0, 0.0, 2.0, 1.0, 0.0])
     drawn = [draw(weights, u) for u in (0.0, 0.2499, 0.25, 0.7499, 0.75, BELOW_ONE)]
@@ -93,7 +93,7 @@ def test_a_token_of_weight_zero_is_never_drawn(weights: list[float], u: float) -
     assert weights[draw(np.array(weights), u)] > 0
 
 
-@pytest.mark.decision("D23")
+@pytest.mark.decision("D23-draw")
 def test_rounding_past_the_end_takes_the_last_token_of_positive_weight() -> None:
     """The smallest double times the largest u rounds up to the total, which no cumulative weight exceeds."""
     assert draw(np.array([0.0, 5e-324, 0.0]), 0.75) == 1

@@ -56,7 +56,7 @@ def test_low_rounds_must_be_consecutive() -> None:
 
 
 @pytest.mark.requirement("S6.5.2-ladder-entry", "S6.5.2-c-reset", "S6.5.2-ladder-exhausted")
-@pytest.mark.decision("D15")
+@pytest.mark.decision("D15-low")
 def test_every_r_low_rounds_apply_the_next_entry_and_then_fail() -> None:
     actions, counters = run(Terms(low_rounds=2), [LOW] * 8)
     assert actions == [0, 1, 0, 3, 0, 2, 0, 5]
@@ -83,7 +83,7 @@ def test_j_advances_past_skipped_entries_also_when_none_remains() -> None:
     assert run(terms, [LOW], load=51) == ([5], Counters(j=2))
 
 
-@pytest.mark.decision("D29")
+@pytest.mark.decision("D29-self-max-0")
 @pytest.mark.parametrize(
     ("terms", "load", "permitted"),
     [

@@ -10,7 +10,7 @@ from sdcp.messages.contract import Action
 from sdcp.rules import limit
 
 
-@pytest.mark.decision("D16")
+@pytest.mark.decision("D16-start")
 @pytest.mark.parametrize(("m_init", "m_max", "m_cap"), [(0, 8, 1), (1, 8, 1), (5, 8, 5), (8, 8, 8), (2**60, 8, 8)])
 def test_it_starts_at_m_init_within_its_bounds(m_init: int, m_max: int, m_cap: int) -> None:
     assert limit.start(m_init, m_max) == m_cap
@@ -22,7 +22,7 @@ def test_reduce_halves_it_rounding_down_but_not_below_one() -> None:
 
 
 @pytest.mark.requirement("S6.5.1-restored-gradually")
-@pytest.mark.decision("D16")
+@pytest.mark.decision("D16-moves")
 def test_a_round_that_is_not_low_raises_it_by_one_up_to_m_max_while_load_permits() -> None:
     assert [limit.after_round(m_cap, 4, Action.CONTINUE, low=False) for m_cap in (1, 3, 4)] == [2, 4, 4]
     assert limit.after_round(2, 4, Action.CONTINUE, low=False, load_permits=False) == 2

@@ -55,7 +55,7 @@ def _shortest_prefix(weights: dict[int, float], least: float) -> dict[int, float
 
 
 @pytest.mark.requirement("S4.1-profile-order")
-@pytest.mark.decision("D22")
+@pytest.mark.decision("D22-order")
 @given(TIED_LOGITS, SAMPLINGS)
 @example([0.0, 0.0, 0.0], Sampling(top_k=2, top_p_milli=900))
 def test_it_is_the_plain_twin(logits: list[float], sampling: Sampling) -> None:
@@ -77,13 +77,13 @@ def test_sorting_only_the_greatest_logits_changes_nothing(logits: list[int], sam
         assert (target_distribution(array, sampling) == whole).all()
 
 
-@pytest.mark.decision("D22")
+@pytest.mark.decision("D22-ties")
 def test_top_k_keeps_exactly_k_and_of_equals_the_smaller_identifiers() -> None:
     assert target_distribution(np.array([1.0, 2.0, 2.0, 2.0]), Sampling(top_k=2)).tolist() == [0, 0.5, 0.5, 0]
     assert target_distribution(np.array([2.0, 1.0, 1.0, 1.0]), Sampling(top_k=3)).nonzero()[0].tolist() == [0, 1, 2]
 
 
-@pytest.mark.decision("D22")
+@pytest.mark.decision("D22-absent", "D22-ties")
 def test_top_p_keeps_the_shortest_prefix_whose_sum_reaches_it() -> None:
     logits = np.log([0.5, 0.25, 0.125, 0.125])
     for top_p_milli, kept in ((0, 1), (499, 1), (500, 1), (501, 2), (750, 2), (751, 3), (874, 3), (999, 4), (1000, 4)):
@@ -91,7 +91,7 @@ def test_top_p_keeps_the_shortest_prefix_whose_sum_reaches_it() -> None:
         assert np.count_nonzero(p) == kept, top_p_milli
 
 
-@pytest.mark.decision("D22")
+@pytest.mark.decision("D22-absent")
 def test_absent_zero_and_a_thousand_are_off() -> None:
     logits = np.array([0.3, -0.2, 1.0])
     plain = target_distribution(logits, Sampling())
@@ -112,7 +112,7 @@ def test_temperature_goes_before_top_p() -> None:
     assert np.count_nonzero(target_distribution(logits, Sampling(temperature_milli=200, top_p_milli=700))) == 1
 
 
-@pytest.mark.decision("D22")
+@pytest.mark.decision("D22-order")
 def test_low_precision_logits_are_computed_in_float64() -> None:
     logits = np.array([0.1, 0.2, 0.3], dtype=np.float16)
     assert (target_distribution(logits, Sampling()) == target_distribution(logits.astype(np.float64), Sampling())).all()
@@ -127,7 +127,7 @@ def test_extreme_temperatures_and_logits_do_not_overflow() -> None:
             assert abs(p.sum() - 1) < 1e-12
 
 
-@pytest.mark.decision("D22")
+@pytest.mark.decision("D22-argmax")
 def test_argmax_takes_the_smallest_identifier_of_equals() -> None:
     assert argmax(np.array([0.0, 3.0, 3.0])) == 1
     assert argmax(np.array([-math.inf, -math.inf])) == 0

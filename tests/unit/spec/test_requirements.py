@@ -1,26 +1,26 @@
-"""The ledger of requirements agrees with the draft, and the markers in the tests agree with the ledger.
+"""The ledger of requirements agrees with the draft, with the sources, and with the markers in the tests.
 
 `spec/requirements.toml` holds each requirement of `spec/draft-li-sdcp.txt` once; a test that breaks when a requirement
-is broken carries `@pytest.mark.requirement(id, ...)`, and one that rests on a decision (docs/decisions.md) carries
-`@pytest.mark.decision(id, ...)`. This module compares them: every requirement has a test, and every id in a marker
-exists. It does not say whether a test is a good one. Run as a script, it prints the ids that no test names.
+is broken carries `@pytest.mark.requirement(id, ...)`. This module compares them: every sentence of the draft is in the
+ledger, every requirement has a test, and the modules that it names cite its section. It does not say whether a test is
+a good one.
 """
 
-import ast
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
+from tools import spec_ledger
+from tools.spec_ledger import ROOT, SOURCES, Requirement
 
-ROOT = Path(__file__).resolve().parents[3]
 DRAFT = (ROOT / "spec" / "draft-li-sdcp.txt").read_text(encoding="utf-8")
-DECISIONS = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
 LEDGER = tomllib.loads((ROOT / "spec" / "requirements.toml").read_text(encoding="utf-8"))
-REQUIREMENTS: list[dict[str, str]] = LEDGER["requirement"]
+REQUIREMENTS = spec_ledger.requirements()
 EXPLANATIONS: list[dict[str, str]] = LEDGER["explanation"]
+# Section and text of every entry.
+ENTRIES = [(entry["section"], entry["text"]) for entry in LEDGER["requirement"] + EXPLANATIONS]
 
 BCP14 = re.compile(
     r"\b(?:MUST NOT|MUST|REQUIRED|SHALL NOT|SHALL|SHOULD NOT|SHOULD|NOT RECOMMENDED|RECOMMENDED|MAY|OPTIONAL)\b"
@@ -61,60 +61,38 @@ def spans(text: str, within: str) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(re.escape(squeezed(text)), within)]
 
 
-def markers(source: str, kind: str) -> Iterator[str]:
-    """The ids that a test module names with `pytest.mark.<kind>`, wherever it stands; each must be a literal."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == f"pytest.mark.{kind}":
-            for argument in node.args:
-                yield str(ast.literal_eval(argument))
-
-
-def marked(kind: str) -> dict[str, list[str]]:
-    """Id to the test files that name it with `pytest.mark.<kind>`."""
-    found: dict[str, list[str]] = {}
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        for identifier in markers(path.read_text(encoding="utf-8"), kind):
-            found.setdefault(identifier, []).append(path.relative_to(ROOT).as_posix())
-    return found
-
-
-def without_a_test(named: Collection[str]) -> list[str]:
-    """The ids, in the order of the ledger, that are not among those named by tests."""
-    return [entry["id"] for entry in REQUIREMENTS if entry["id"] not in named]
-
-
 def test_entries_have_exactly_the_known_keys() -> None:
-    assert {frozenset(entry) for entry in REQUIREMENTS} == {frozenset({"id", "section", "keyword", "text"})}
+    known = frozenset({"id", "section", "keyword", "module", "text"})
+    assert {frozenset(entry) for entry in LEDGER["requirement"]} == {known}
     assert {frozenset(entry) for entry in EXPLANATIONS} == {frozenset({"section", "text"})}
 
 
 def test_ids_are_unique() -> None:
-    repeated = [name for name, times in Counter(entry["id"] for entry in REQUIREMENTS).items() if times > 1]
+    repeated = [name for name, times in Counter(entry.id for entry in REQUIREMENTS).items() if times > 1]
     assert not repeated
 
 
 def test_ids_are_kebab_case_and_name_their_section() -> None:
     for entry in REQUIREMENTS:
-        match = IDENTIFIER.fullmatch(entry["id"])
-        assert match, entry["id"]
-        assert match["section"] == entry["section"], entry["id"]
+        match = IDENTIFIER.fullmatch(entry.id)
+        assert match, entry.id
+        assert match["section"] == entry.section, entry.id
 
 
 def test_entries_stand_in_the_order_of_the_sections() -> None:
-    order = [[int(part) for part in entry["section"].split(".")] for entry in REQUIREMENTS]
+    order = [[int(part) for part in entry.section.split(".")] for entry in REQUIREMENTS]
     assert order == sorted(order)
 
 
 def test_keyword_is_the_one_bcp14_word_of_the_text() -> None:
-    assert {entry["keyword"] for entry in REQUIREMENTS} <= KEYWORDS
+    assert {entry.keyword for entry in REQUIREMENTS} <= KEYWORDS
     for entry in REQUIREMENTS:
-        expected = [] if entry["keyword"] == "procedure" else [entry["keyword"]]
-        assert BCP14.findall(entry["text"]) == expected, entry["id"]
+        expected = [] if entry.keyword == "procedure" else [entry.keyword]
+        assert BCP14.findall(entry.text) == expected, entry.id
 
 
 def test_every_text_stands_verbatim_in_its_section() -> None:
-    entries = REQUIREMENTS + EXPLANATIONS
-    strayed = [entry for entry in entries if not spans(entry["text"], SECTIONS[entry["section"]])]
+    strayed = [text for section, text in ENTRIES if not spans(text, SECTIONS[section])]
     assert not strayed
 
 
@@ -122,10 +100,7 @@ def uncovered(section: str) -> Iterator[str]:
     """Every BCP 14 word of a section that no entry with that keyword holds, with some of the text around it."""
     text = SECTIONS[section]
     covered = [
-        (*span, entry["keyword"])
-        for entry in REQUIREMENTS
-        if entry["section"] == section
-        for span in spans(entry["text"], text)
+        (*span, entry.keyword) for entry in REQUIREMENTS if entry.section == section for span in spans(entry.text, text)
     ]
     for word in BCP14.finditer(text):
         if not any(start <= word.start() < end and word[0] == keyword for start, end, keyword in covered):
@@ -140,46 +115,24 @@ def test_every_bcp14_word_of_the_draft_is_covered() -> None:
 def test_every_sentence_is_a_requirement_or_an_explanation(section: str) -> None:
     text = SECTIONS[section]
     left = list(text)
-    for entry in REQUIREMENTS + EXPLANATIONS:
-        if entry["section"] == section:
-            for start, end in spans(entry["text"], text):
+    for entry_section, entry_text in ENTRIES:
+        if entry_section == section:
+            for start, end in spans(entry_text, text):
                 left[start:end] = "\n" * (end - start)
     words = set(re.findall(r"\w+", "".join(left)))
     assert words <= JOINING, [piece for piece in "".join(left).split("\n") if re.search(r"\w", piece)]
 
 
-def test_markers_are_found_in_decorators_and_parameters() -> None:
-    source = (
-        "@pytest.mark.requirement('S1-a', 'S1-b')\n@pytest.mark.decision('D1')\ndef test_x(): ...\n"
-        "pytestmark = pytest.mark.requirement('S1-c')\n"
-        "case = pytest.param(1, marks=[pytest.mark.slow, pytest.mark.requirement('S1-d')])\n"
-    )
-    assert sorted(markers(source, "requirement")) == ["S1-a", "S1-b", "S1-c", "S1-d"]
-    assert list(markers(source, "decision")) == ["D1"]
+@pytest.mark.parametrize("entry", REQUIREMENTS, ids=lambda entry: entry.id)
+def test_the_modules_of_a_requirement_exist_and_cite_its_section(entry: Requirement) -> None:
+    assert entry.modules
+    for module in entry.modules:
+        source = (ROOT / SOURCES / module).read_text(encoding="utf-8")
+        assert spec_ledger.cites(source, entry.section), f"{module} does not cite {entry.section}"
 
 
-def test_every_marker_names_a_known_requirement() -> None:
-    known = {entry["id"] for entry in REQUIREMENTS}
-    assert not {name: files for name, files in marked("requirement").items() if name not in known}
-
-
-def test_every_marker_names_a_known_decision() -> None:
-    known = set(re.findall(r"^- \*\*(D\d+a?)\b", DECISIONS, re.MULTILINE))
-    assert {"D1", "D9a", "D32"} <= known
-    assert not {name: files for name, files in marked("decision").items() if name not in known}
-
-
-def test_an_id_without_a_test_is_listed_until_a_test_names_it() -> None:
-    every = [entry["id"] for entry in REQUIREMENTS]
-    assert without_a_test([]) == every
-    assert without_a_test(every[1:]) == every[:1]
-    assert without_a_test(every) == []
-
-
-def test_every_requirement_has_a_test() -> None:
-    assert without_a_test(marked("requirement")) == []
-
-
-if __name__ == "__main__":
-    missing = without_a_test(marked("requirement"))
-    print(f"{len(missing)} of {len(REQUIREMENTS)} requirements without a test", *missing, sep="\n  ")
+def test_every_requirement_has_a_test_and_every_marker_names_a_requirement() -> None:
+    known = {entry.id for entry in REQUIREMENTS}
+    claims = spec_ledger.marked("requirement")
+    assert [claim.claimant for claim in claims if claim.id not in known] == []
+    assert known - {claim.id for claim in claims} == set()

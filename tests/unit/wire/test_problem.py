@@ -34,7 +34,7 @@ STATE = {"session": b"\xff" * 16, "epoch": 3, "round": 7, "committed": 9, "diges
     "S6.9-problem-bad-proposal",
     "S6.9-problem-not-assigned",
 )
-@pytest.mark.decision("D1")
+@pytest.mark.decision("D1-form")
 def test_the_types_of_table_2_travel_by_name_status_and_detail() -> None:
     assert {kind.suffix: kind.status for kind in TABLE_2} == TABLE
     for kind in TABLE_2:
@@ -49,7 +49,7 @@ def test_the_types_of_table_2_travel_by_name_status_and_detail() -> None:
         assert type(decode_problem(status, MEDIA_TYPE, body)) is kind
 
 
-@pytest.mark.decision("D1", "D3")
+@pytest.mark.decision("D1-about-blank", "D3")
 @pytest.mark.parametrize("kind", [errors.Conflict, errors.Forbidden, errors.MalformedBody, errors.BodyTooLarge])
 def test_all_else_is_about_blank_and_comes_back_by_its_status(kind: type[ProblemError]) -> None:
     status, _, body = encode_problem(kind("Say why."))
@@ -64,7 +64,7 @@ def test_headers_of_the_error_travel() -> None:
 
 
 @pytest.mark.requirement("S6.3-base-check")
-@pytest.mark.decision("D2")
+@pytest.mark.decision("D2-session-state")
 def test_the_state_in_a_problem_has_byte_strings_in_base64url_without_padding() -> None:
     body = json.loads(encode_problem(errors.StaleBase("Behind."), STATE)[2])
     assert body["session-state"] == {
@@ -81,7 +81,7 @@ def test_plain_values_map_to_json_as_rfc_8949_says() -> None:
     assert to_json([float("nan"), float("inf"), object()]) == [None, None, None]
 
 
-@pytest.mark.decision("D1")
+@pytest.mark.decision("D1-suffix")
 @pytest.mark.parametrize(
     "problem_type",
     [

@@ -33,7 +33,7 @@ def test_decoded_rows_are_a_view_of_the_bytes_and_cannot_be_written() -> None:
         rows[0, 0] = 1
 
 
-@pytest.mark.decision("D11", "D25")
+@pytest.mark.decision("D11-size", "D25-rows")
 @pytest.mark.parametrize("change", [-4, -1, 1, 4])
 def test_a_length_that_is_not_exact_is_a_bad_proposal(change: int) -> None:
     data = (encode_rows(ROWS) + bytes(4))[: size(2, 4) + change]
@@ -45,7 +45,7 @@ def test_good_rows_pass() -> None:
     check_rows(ROWS, [0, 3])
 
 
-@pytest.mark.decision("D25")
+@pytest.mark.decision("D25-rows")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1e-9, -0.5])
 @pytest.mark.parametrize("token", range(4))
 def test_a_value_not_finite_or_negative_is_refused_wherever_it_is(value: float, token: int) -> None:
@@ -55,7 +55,7 @@ def test_a_value_not_finite_or_negative_is_refused_wherever_it_is(value: float, 
         check_rows(rows, [0, 3])
 
 
-@pytest.mark.decision("D25")
+@pytest.mark.decision("D25-rows")
 def test_the_sum_may_be_off_by_one_ten_thousandth() -> None:
     for off, good in ((9e-5, True), (-9e-5, True), (1.1e-4, False), (-1.1e-4, False)):
         rows = np.array([[0.5 + off, 0.5]], dtype=np.float32)
@@ -84,7 +84,7 @@ def test_the_smallest_positive_probability_is_not_zero() -> None:
     check_rows(rows, [1])
 
 
-@pytest.mark.decision("D5")
+@pytest.mark.decision("D5-proposed")
 def test_a_token_not_below_v_is_refused() -> None:
     check_tokens([0, 3], 4)
     with pytest.raises(BadProposal, match="token 4 at position 2 is not below V = 4"):
