@@ -11,10 +11,11 @@ profile, and, until something is committed, what the session is about. So it can
 on; once it stops, the honest router gets the session on again. A fence of the highest epoch there is ends it for good.
 
 A cache may forget, deny, delay and show an earlier state together with that state's entity tag: conditional appends
-make all of it harmless. Altered objects fall to digests and to the checks of rows. Two things are not claimed of it:
-that a session goes on whose log it garbles (`garble`), and anything at all when it invents records, takes acknowledged
-ones back for ever, or shows one state with the entity tag of another: the log is what is committed, and carries no
-signature. `Liars` has no such lie.
+make all of it harmless. Altered objects fall to digests and to the checks of rows. It is not claimed that a session
+goes on whose log is garbled (`garble`), or whose leased prompt or committed tokens are lost for good (`evict_tokens`:
+the router has their URIs alone, and gives up when its patience is over). Nothing at all is claimed of a cache that
+invents records, takes acknowledged ones back, or shows one state with the entity tag of another: the log is what is
+committed, and carries no signature. `Liars` has no such lie.
 
 Here are the chances alone. The lies stand in `lying_drafter`, `lying_router` and `lying_store`, what is checked of them
 in `lying_watch`, and `lying_troupe` puts them on the stage.
@@ -48,7 +49,8 @@ class Liars:
 
     The cache:
     old: a read of a log shows an earlier state. garble: it ends within a record. unsaid: an append is carried out and
-    not answered. evict: an object goes although it is leased, before a step. altered: an object is read as another.
+    not answered. evict: rows go although they are leased, before a step; evict_tokens: prompt or committed tokens do.
+    altered: an object is read as another.
     """
 
     base: float = 0.0
@@ -84,6 +86,7 @@ class Liars:
     garble: float = 0.0
     unsaid: float = 0.0
     evict: float = 0.0
+    evict_tokens: float = 0.0
     altered: float = 0.0
 
 
@@ -101,10 +104,10 @@ SAID_BY_ROUTER: Final = (
 )
 """Lies of a second router."""
 
-STEPWISE: Final = frozenset((*SAID_BY_ROUTER, "uncalled", "evict"))
+STEPWISE: Final = frozenset((*SAID_BY_ROUTER, "uncalled", "evict", "evict_tokens"))
 """Lies that need no occasion: a step is one."""
 
-FATAL: Final = frozenset(("garble",))
+FATAL: Final = frozenset(("garble", "evict_tokens"))
 """Lies after which a session may rightly end, or stand still, before its output is whole."""
 
 

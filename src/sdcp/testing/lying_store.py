@@ -37,6 +37,7 @@ class LyingStore(Store):
         super().__init__(enforces_fences=enforces_fences, appended=appended)
         self._script = script
         self._served = served
+        self._token_arrays: set[str] = set()
         self._states: dict[str, list[tuple[int, str | None]]] = defaultdict(lambda: [(0, None)])
 
     # ---- logs --------------------------------------------------------------------------------------------------------
@@ -63,10 +64,17 @@ class LyingStore(Store):
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 
-    def evict(self) -> None:
-        """Lose some object."""
-        if self.objects:
-            self.delete(self._script.luck.choice([*self.objects]))
+    def put_tokens(self, tokens: tuple[int, ...]) -> str:
+        """Create an object of one token array (D20)."""
+        ref = super().put_tokens(tokens)
+        self._token_arrays.add(ref)
+        return ref
+
+    def evict(self, *, tokens: bool) -> None:
+        """Lose some object: one of tokens, or another."""
+        those = [ref for ref in self.objects if (ref in self._token_arrays) == tokens]
+        if those:
+            self.delete(self._script.luck.choice(those))
 
     def fetch_tokens(self, effect: FetchTokens) -> TokensFetched | TokensUnavailable:
         """Carry out FetchTokens, with the object or another."""

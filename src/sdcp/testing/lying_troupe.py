@@ -94,8 +94,8 @@ class Troupe:
                 continue
             if name == "uncalled":
                 self._call_out(world)
-            elif name == "evict":
-                world.store.evict()
+            elif name in ("evict", "evict_tokens"):
+                world.store.evict(tokens=name == "evict_tokens")
             elif name in SAID_BY_ROUTER:
                 self._router.lie(world, name)
 

@@ -42,6 +42,7 @@ from sdcp.machines.inputs import (
     RandomDrawn,
     RowsRefused,
     SelfDecoded,
+    StopRequested,
     Superseded,
     TokensUnavailable,
     Verified,
@@ -103,6 +104,11 @@ class VerifierInstance:
         epochs, self._epochs = self._epochs, {}
         for held in epochs.values():
             held.die()
+
+    def stop(self) -> None:
+        """Begin no round any more; what is under way ends."""
+        for held in [*self._epochs.values()]:
+            held.handle(StopRequested())
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
@@ -180,8 +186,7 @@ class VerifierInstance:
     # ---- effects -----------------------------------------------------------------------------------------------------
 
     def _performers(self, held: Driven, epoch: int) -> dict[type, Perform]:
-        store, rows = self._around.store, dict[int, Rows]()
-        width, load = self._target.vocabulary, self._habits.load
+        store, rows, load = self._around.store, dict[int, Rows](), self._habits.load
         answers = self._around.network.answer
         return {
             FetchTokens: lambda effect: held.send(
@@ -189,11 +194,7 @@ class VerifierInstance:
                 lambda answer: TokensUnavailable(effect.ref, UNREACHABLE) if answer is SILENCE else answer,
                 CACHE,
             ),
-            FetchRows: lambda effect: held.send(
-                lambda call: answers(call, store.fetch_rows(effect, width, rows)),
-                lambda answer: RowsRefused(effect.round, QUnavailable("No answer.")) if answer is SILENCE else answer,
-                CACHE,
-            ),
+            FetchRows: lambda effect: self._fetch_rows(held, effect, rows),
             AppendLog: lambda effect: held.send(
                 lambda call: answers(call, store.append(effect, load())), _or_unanswered, CACHE
             ),
@@ -209,6 +210,19 @@ class VerifierInstance:
             CloseEngine: lambda _: self._target.close(self._around.session),
             EndSession: lambda _: self._forget(epoch),
         }
+
+    def _fetch_rows(self, held: Driven, effect: FetchRows, kept: dict[int, Rows]) -> None:
+        """Keep the rows once the answer is here: one that comes too late must not replace those of a later fetch."""
+        store, answers, fetched = self._around.store, self._around.network.answer, dict[int, Rows]()
+
+        def read(answer: Answer) -> Any:
+            if answer is SILENCE:
+                return RowsRefused(effect.round, QUnavailable("No answer."))
+            kept.update(fetched)
+            return answer
+
+        width = self._target.vocabulary
+        held.send(lambda call: answers(call, store.fetch_rows(effect, width, fetched)), read, CACHE)
 
     def _forget(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
