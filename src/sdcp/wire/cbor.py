@@ -7,7 +7,8 @@ a `Key`, which holds the key's deterministic encoding, so that 1, 1.0 and true s
 Receiving (D4): any well-formed encoding, indefinite lengths and longer than shortest ones too; never trailing bytes or
 a key twice in one map, at whatever depth, also in values that nobody will look at. An int comes of major types 0 and 1
 alone: a bignum stays a tag. We are stricter than RFC 8949 in three bounds that keep a small body from costing much:
-its size, its nesting, and the number of its items that are not integers.
+its size, its nesting, and the number of its items that are not unsigned integers (a chunk of a string and a key of
+whatever type are such items, too).
 
 Not here: what a message must contain (`sdcp.messages`), and the bodies' media type (`sdcp.http`).
 """
@@ -23,7 +24,7 @@ from sdcp.errors import BodyTooLarge, MalformedBody
 
 MAX_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 32
-MAX_ITEMS = 262_144  # integers are not counted: a prompt may have as many tokens as the bytes allow
+MAX_ITEMS = 262_144  # unsigned integers are not counted: a prompt may have as many tokens as the bytes allow
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +211,14 @@ class _Reader:
         major, info, argument = self._head()
         if major == 0:
             return argument
-        if major == 1:
-            return -1 - argument
+        self._count()
+        return _CONTENTS[major](self, info, argument)
+
+    def _count(self) -> None:
+        """One more item that costs more than its octets."""
         self.items -= 1
         if self.items < 0:
-            self._refuse(f"more than {MAX_ITEMS} items that are not integers")
-        return _CONTENTS[major](self, info, argument)
+            self._refuse(f"more than {MAX_ITEMS} items that are not integers, or are negative, chunks or keys")
 
     def _head(self) -> tuple[int, int, int]:
         """Major type, additional information and argument (0 for an indefinite length) of the next item."""
@@ -247,8 +250,10 @@ class _Reader:
                 if len(values) < length:
                     values.append(self.item())
         else:
+            self._uints(values, len(self.octets))
             while not self._break():
                 values.append(self.item())
+                self._uints(values, len(self.octets))
         self.depth -= 1
         return values
 
@@ -260,6 +265,7 @@ class _Reader:
             at = self.at
             key = self.item()
             if not isinstance(key, str):
+                self._count()
                 key = Key(encode(key))
             if key in entries:
                 self._refuse("a map has this key twice", at)
@@ -293,6 +299,9 @@ class _Reader:
             if initial < 0x18:
                 append(initial)
                 at += 1
+            elif initial == 0x18:
+                append(octets[at + 1])
+                at += 2
             elif initial == 0x19:
                 append(_READ_16(octets, at + 1)[0])
                 at += 3
@@ -306,6 +315,7 @@ class _Reader:
     def _chunks(self, major: int) -> Iterator[bytes]:
         while not self._break():
             at = self.at
+            self._count()
             chunk_major, info, length = self._head()
             if chunk_major != major or info == 31:
                 self._refuse("a chunk of an indefinite string is not a definite string of its kind", at)

@@ -215,6 +215,21 @@ def test_items_other_than_integers_are_bounded() -> None:
     assert len(decode(b"\x9a" + (count + 9).to_bytes(4, "big") + b"\x01" * (count + 9))) == count + 9  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "one", ["5f" + "40" * (MAX_ITEMS + 1) + "ff", "7f" + "60" * (MAX_ITEMS + 1) + "ff", "9f" + "20" * MAX_ITEMS + "ff"]
+)
+def test_what_costs_more_than_its_octets_counts_as_an_item(one: str) -> None:
+    with pytest.raises(MalformedBody, match="items"):
+        decode(bytes.fromhex(one))
+
+
+def test_keys_that_are_integers_count_as_items() -> None:
+    entries = b"".join(b"\x1a" + (2**20 + key).to_bytes(4, "big") + b"\0" for key in range(MAX_ITEMS))
+    assert len(decode(b"\xbf" + entries[:-6] + b"\xff")) == MAX_ITEMS - 1  # type: ignore[arg-type]
+    with pytest.raises(MalformedBody, match="items"):
+        decode(b"\xbf" + entries + b"\xff")
+
+
 @pytest.mark.parametrize("octets", ["9bffffffffffffffff", "9a7fffffff", "bb7fffffffffffffff", "5bffffffffffffffff"])
 def test_a_length_that_the_bytes_cannot_hold_costs_nothing(octets: str) -> None:
     body = bytes.fromhex(octets) + b"\x00" * 1000
