@@ -1,8 +1,9 @@
 """What must be so at every moment of a world, whatever fails in it (1.3, 4.2, 6.3 step 8, 6.7, 6.8).
 
 The watch sees each record at the moment at which it becomes durable, and each answer of a verifier at the moment at
-which it leaves. It computes the chain and the validity of records by itself, with nothing of `sdcp.machines`. Whatever
-does not hold raises `Broken`.
+which it leaves. It computes the chain and the validity of records by itself, with nothing of `sdcp.machines`. A world
+with an observer also shows it what verifiers and drafters take for committed, and what they make of it. Whatever does
+not hold raises `Broken`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from sdcp.machines.effects import Refuse, Reply
-from sdcp.messages.contract import Contract
+from sdcp.machines.effects import Refuse, Reply, SelfDecode, Verify
+from sdcp.messages.contract import Action, Contract, Sampling
 from sdcp.messages.output import Output
 from sdcp.messages.record import CommitRecord, Record, parse_record
-from sdcp.messages.round import Verdict
-from sdcp.messages.session import SessionState
+from sdcp.messages.round import Proposal, Verdict
+from sdcp.messages.session import Policy, SessionState
 from sdcp.rules.digest import contract_digest, prefix_digest
+from sdcp.testing.ladder import Ladder
 from sdcp.wire import cbor
 
 
@@ -28,8 +30,12 @@ class Watch:
     """What is durable: `tokens` is the committed output, `records` the valid commit records by round.
 
     With `plain`, the output must be a prefix of it: what plain decoding of the target gives. `enforces_fences` says
-    whether the store keeps stale records out; else they are in the log, and void.
+    whether the store keeps stale records out; else they are in the log, and void. `ladder` reads the control step a
+    second time. `onward` is plain decoding that goes on after a stop token: with it each round's outcome is foretold.
     """
+
+    ladder: Ladder | None = None
+    onward: Sequence[int] | None = None
 
     def __init__(
         self,
@@ -50,6 +56,10 @@ class Watch:
         self._plain = plain
         self._enforces_fences = enforces_fences
         self._round = 0
+        self._prompt = [*prompt]
+        self._scored: dict[object, int] = {}
+        self._outcomes: dict[tuple[int, int], tuple[int | None, int]] = {}
+        self._policies: dict[object, list[Policy]] = {}
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
@@ -72,6 +82,7 @@ class Watch:
         """A valid record goes on from the last one: rounds, tokens, chain (4.2, 6.3 step 8)."""
         _hold(record.epoch == max(self.fence, 1), f"epoch {record.epoch} committed under the fence {self.fence}")
         _hold(record.round == self._round + 1, f"round {record.round} after round {self._round}")
+        self._foretold(record)
         self._extend(record.tokens)
         _hold(record.committed == len(self.tokens), f"committed is {record.committed}, not {len(self.tokens)}")
         _hold(record.digest == self.digests[-1], f"the chain is cut at round {record.round} (4.2)")
@@ -79,6 +90,19 @@ class Watch:
         self.accounts.append((proposed + (record.proposed or 0), accepted + (record.accepted or 0)))
         self.records[record.round] = record
         self._round = record.round
+        fault = self.ladder.fault(record) if self.ladder is not None else None
+        _hold(fault is None, fault or "")
+
+    def _foretold(self, record: CommitRecord) -> None:
+        """Greedy rounds have one outcome: what was scored, and plain decoding, decide it (6.4, D14)."""
+        if self.onward is None or self._plain is None:
+            return
+        accepted, proposed = self._outcomes[record.epoch, record.round]
+        said = (record.accepted, record.proposed or 0)
+        _hold(said == (accepted, proposed), f"round {record.round} accepted {said} of what was scored, not {accepted}")
+        begin = len(self.tokens)
+        emitted = tuple(self._plain[begin : begin + (accepted or 0) + 1])
+        _hold(record.tokens == emitted, f"round {record.round} emits {record.tokens}, not {emitted}")
 
     def _extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -122,6 +146,61 @@ class Watch:
         first = self.verdicts.setdefault((verdict.epoch, verdict.round), verdict)
         _hold(first == verdict, f"round {verdict.round} has two verdicts (6.3 step 3)")
         _hold(1 <= verdict.m_cap <= self._contract.m_max, f"m_cap is {verdict.m_cap} (6.5.1)")
+
+    # ---- what verifiers and drafters take for committed --------------------------------------------------------------
+
+    def holds(self, prefix: Sequence[int], length: int, who: str) -> None:
+        """Somebody goes on from a prefix: it must be that of the log, whose tokens are what they are for ever."""
+        start = len(self._prompt)
+        held = length - start <= len(self.tokens) and list(prefix[:length]) == (self._prompt + self.tokens)[:length]
+        _hold(held, f"{who} goes on from {length - start} tokens that are not those of the log (1.3, 4.2)")
+
+    def verifies(self, effect: Verify | SelfDecode, epoch: int, who: str, machine: object) -> None:
+        """A machine lets a round be scored: once, under the profile in force, after what is committed (6.6, D27)."""
+        self.holds(effect.prefix, effect.length, who)
+        _hold(self._scored.get(machine, 0) < effect.round, f"{who} scores round {effect.round} again (D27)")
+        self._scored[machine] = effect.round
+        wanted = self._profile(machine, effect.round)
+        _hold(effect.profile == wanted, f"{who} scores round {effect.round} under {effect.profile}, not {wanted}")
+        tokens = effect.tokens if isinstance(effect, Verify) else None
+        self._outcomes[epoch, effect.round] = self._outcome(effect.length - len(self._prompt), tokens)
+
+    def _outcome(self, begin: int, tokens: tuple[int, ...] | None) -> tuple[int | None, int]:
+        """a and M of a greedy round; None for one that the target decodes by itself."""
+        if tokens is None or self.onward is None:
+            return None, 0
+        accepted, right = 0, self.onward[begin : begin + len(tokens)]
+        while accepted < len(right) and tokens[accepted] == right[accepted]:
+            accepted += 1
+        return accepted, len(tokens)
+
+    def updates(self, policy: Policy, machine: object) -> None:
+        """A verifier has taken a change of the profile (6.6)."""
+        self._policies.setdefault(machine, []).append(policy)
+
+    def _profile(self, machine: object, round: int) -> Sampling:
+        ruling = [each.sampling for each in self._policies.get(machine, ()) if each.from_round <= round]
+        return ruling[-1] if ruling else self._contract.profile
+
+    def proposes(self, proposal: Proposal, who: str) -> None:
+        """A drafter proposes: after a committed prefix, and no more than anybody may (6.2)."""
+        known = self.digests[proposal.base : proposal.base + 1]
+        _hold(known == [proposal.base_digest], f"{who} proposes after a prefix that was never committed (4.2)")
+        _hold(1 <= len(proposal.tokens) <= self._contract.m_max, f"{who} proposes {len(proposal.tokens)} tokens (6.2)")
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    def finished(self) -> None:
+        """The session has finished: with a stop token, or with all it may have (6.3 step 7)."""
+        stopped = bool(self.tokens) and self.tokens[-1] in self._contract.stop
+        whole = stopped or len(self.tokens) == self._contract.max_new
+        _hold(whole, f"the session finished with {len(self.tokens)} tokens")
+        _hold(self._plain is None or self.tokens == list(self._plain), "the output is not that of plain decoding")
+
+    def failed(self) -> None:
+        """The session has failed by its ladder: its last record says so (6.5.2)."""
+        last = self.records.get(self._round)
+        _hold(last is not None and last.action == Action.FAIL, "the session failed, and no record says why")
 
 
 def _hold(holds: bool, what: str) -> None:

@@ -32,6 +32,7 @@ from sdcp.machines.inputs import (
     ProposalRefused,
     ProposalUnanswered,
     RowsWritten,
+    StopRequested,
     TokensUnavailable,
     VerdictReceived,
 )
@@ -82,6 +83,10 @@ class DrafterInstance:
         self._held.die()
         self._free()
         self._held = self._begin()
+
+    def stop(self) -> None:
+        """Give the session up, when the verdict is here."""
+        self._held.handle(StopRequested())
 
     def assigned(self, message: Assignment) -> Callable[[Call], None]:
         """POST assignments."""

@@ -64,6 +64,7 @@ class Setting:
     """
 
     m_init: int = 64
+    inline_prompt: int = 8192
     verifiers: int = 1
     load: Callable[[], int] = lambda: 0
     busy: Busy | None = None
@@ -130,7 +131,7 @@ class Pair:
             uri: self.troupe.drafter(uri, engine, around, find, setting.patience[1])
             for uri, engine in ((f"https://drafter-{n}.test/", engine) for n, engine in enumerate(drafters, start=1))
         }
-        patience = replace(setting.patience[0], m_init=setting.m_init)
+        patience = replace(setting.patience[0], m_init=setting.m_init, inline_prompt=setting.inline_prompt)
         self.router = self._make_router(around, contract, prompt, patience)
         self.front_end = FrontEnd(around, self.router, find)
         self.agenda.add(self.front_end.submit)
