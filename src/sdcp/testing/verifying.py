@@ -245,7 +245,8 @@ class VerifierInstance:
         def read(answer: Answer) -> EventDelivered | None:
             if isinstance(answer, Reply):
                 return EventDelivered(event)
-            self._around.agenda.post(self.uri, EVENT_PAUSE_MS, self._tell, held, event)
+            again = f"event {event.kind}"
+            self._around.agenda.set_timer(held, again, lambda _: self._tell(held, event), EVENT_PAUSE_MS, self.uri)
             return None
 
         if not held.gone:
