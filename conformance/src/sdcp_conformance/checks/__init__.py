@@ -1,0 +1,1 @@
+"""The checks; every module here is loaded by name of the package."""

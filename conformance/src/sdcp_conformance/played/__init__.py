@@ -1,0 +1,1 @@
+"""The roles that the kit plays against the one under test."""

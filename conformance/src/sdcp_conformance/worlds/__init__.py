@@ -1,0 +1,1 @@
+"""What a check is given: the subject, everybody else, and a session that knows what must come."""
