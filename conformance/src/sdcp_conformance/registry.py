@@ -23,7 +23,10 @@ Run = Callable[[Any], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Check:
-    """One check. `limits`: the subject's settings; with them, or `own`, it has a process of its own."""
+    """One check. `limits`: the subject's settings; with them, or `own`, it has a process of its own.
+
+    `last`: it looks at what all others have left behind.
+    """
 
     id: str
     title: str
@@ -33,6 +36,7 @@ class Check:
     run: Run
     own: bool = False
     limits: Mapping[str, Any] = field(default_factory=dict)
+    last: bool = False
 
     @property
     def role(self) -> str:
@@ -62,10 +66,11 @@ def check(
     decisions: Sequence[str] = (),
     own: bool = False,
     limits: Mapping[str, Any] = MappingProxyType({}),
+    last: bool = False,
 ) -> Callable[[Run], Run]:
     """Register a check. `profile` is `decisions` for what the draft alone does not require; then say which.
 
-    `own`: it needs a process of its own (it kills or fills it); `limits` are keys of `[limits]` for that process.
+    `last`: it runs when all others are done. `own`: it needs a process of its own (it kills or fills it); `limits` are keys of `[limits]` for that process.
     Raises ValueError for an id that is taken or malformed, and for a check that rests on nothing.
     """
     if not _ID.fullmatch(id_) or id_ in _checks:
@@ -77,7 +82,7 @@ def check(
 
     def register(run: Run) -> Run:
         alone = own or bool(limits)
-        _checks[id_] = Check(id_, title, requirements, tuple(decisions), profile, run, alone, dict(limits))
+        _checks[id_] = Check(id_, title, requirements, tuple(decisions), profile, run, alone, dict(limits), last)
         return run
 
     return register

@@ -83,7 +83,8 @@ class _RoleRun:
         try:
             await self._town.start()
             await self._prepare()
-            await asyncio.gather(*(self._guarded(check) for check in self._checks))
+            for last in (False, True):
+                await asyncio.gather(*(self._guarded(check) for check in self._checks if check.last is last))
         except NotOffered as fault:
             for check in self._checks:
                 self._done(Result(check, NOT_OFFERED, f"{fault}"))
@@ -145,6 +146,7 @@ class _RoleRun:
             outcome, why = FAILED, _unforeseen(fault)
         finally:
             await world.close()
+        self._town.watch.not_deterministic += world.watch.not_deterministic
         if outcome != FAILED and world.watch.faults:
             outcome, why = FAILED, "; ".join(dict.fromkeys(world.watch.faults))
         if outcome == FAILED and not check.own and subject.exit_code is not None:

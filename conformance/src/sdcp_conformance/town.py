@@ -56,6 +56,7 @@ class Town:
         self._subjects: list[Subject] = []
         self._sockets: list[socket.socket] = []
         self._shared: Subject | None = None
+        self._starting = asyncio.Lock()
         self._names = 0
         (folder / "target.safetensors").write_bytes(TARGET.file)
         (folder / "draft.safetensors").write_bytes(DRAFT.file)
@@ -83,10 +84,11 @@ class Town:
         return subject
 
     async def shared_subject(self) -> Subject:
-        """The process that most checks share."""
-        if self._shared is None:
-            self._shared = await self.subject()
-        return self._shared
+        """The process that most checks share; another one when it has ended."""
+        async with self._starting:
+            if self._shared is None or self._shared.exit_code is not None:
+                self._shared = await self.subject()
+            return self._shared
 
     async def serve(self, handler: Handler, identity: Identity, bound: socket.socket) -> Server:
         """Serve on a reserved socket until the town closes."""
