@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sdcp.messages.fields import U64_MAX
 from sdcp.messages.record import CommitRecord
 
 
 @dataclass(slots=True)
 class Account:
-    """Tokens proposed in all rounds that had a verdict, and how many of them were accepted."""
+    """Tokens proposed in all rounds that had a verdict, and how many of them were accepted.
+
+    A log may claim any number: what goes beyond 64 bits stays at the largest that an output message can hold.
+    """
 
     proposed: int = 0
     accepted: int = 0
@@ -21,5 +25,5 @@ class Account:
     def add(self, record: CommitRecord) -> None:
         """Count a valid record. One that does not tell both, M and a, counts nothing: the two belong together."""
         if record.proposed is not None and record.accepted is not None:
-            self.proposed += record.proposed
-            self.accepted += record.accepted
+            self.proposed = min(self.proposed + record.proposed, U64_MAX)
+            self.accepted = min(self.accepted + record.accepted, U64_MAX)

@@ -145,10 +145,11 @@ class Scan:
         name_at = at + _HEADER.size
         payload = name_at + name_size
         checked = crc32(self.octets[name_at:payload], crc32(self.octets[at : name_at - _CRC.size]))
-        if magic != MAGIC or checked != own or payload + size > len(self.octets):
+        name = bytes(self.octets[name_at:payload])
+        if magic != MAGIC or checked != own or payload + size > len(self.octets) or not name.isascii():
             return None
         state = LogState(version, start + size, fence if flags & _FENCED else None, epoch)
-        frame = Frame(str(self.octets[name_at:payload], "ascii"), start, state)
+        frame = Frame(name.decode("ascii"), start, state)
         return _Header(frame, payload, payload + size, crc, durable)
 
     def _found(self, header: _Header) -> tuple[Found, int]:

@@ -94,8 +94,8 @@ class Segments:
         self._folder = folder
         self._by_number: dict[int, Segment] = {}
         folder.mkdir(parents=True, exist_ok=True)
-        self._mark = os.open(folder / "mark", os.O_RDWR | os.O_CREAT, 0o600)
         self.first = self._read_first()  # older segments do not count any more
+        self._mark = os.open(folder / "mark", os.O_RDWR | os.O_CREAT, 0o600)
         self._last_used = 0  # the last segment that holds frames
         self.newest: Segment
 
@@ -105,7 +105,17 @@ class Segments:
         return sum(segment.room - HEAD_SIZE for segment in list(self._by_number.values()))
 
     def recover(self, take: Callable[[Segment, Found], None]) -> None:
-        """Hand every frame to `take`, cut a torn tail, and begin a new segment. Raises ConfigurationError."""
+        """Hand every frame to `take`, cut a torn tail, and begin a new segment.
+
+        Raises ConfigurationError; then no file stays open.
+        """
+        try:
+            self._recover(take)
+        except BaseException:
+            self._close_files()
+            raise
+
+    def _recover(self, take: Callable[[Segment, Found], None]) -> None:
         numbers = self._numbers()
         marked, mark = self._read_mark()
         if marked > max(numbers, default=0):
@@ -171,6 +181,9 @@ class Segments:
     def close(self) -> None:
         """Close all files; the newest segment gives back its room."""
         self.newest.seal()
+        self._close_files()
+
+    def _close_files(self) -> None:
         for segment in self._by_number.values():
             segment.close()
         os.close(self._mark)
@@ -179,7 +192,8 @@ class Segments:
 
     def _numbers(self) -> list[int]:
         """The segments there are, oldest first, without those that were to be removed when the process ended."""
-        numbers = sorted(int(path.stem) for path in self._folder.glob(f"*{_SUFFIX}"))
+        found = [path for path in self._folder.glob(f"*{_SUFFIX}") if path.stem.isdecimal()]
+        numbers = sorted(int(path.stem) for path in found if path == self._path(int(path.stem)))
         for number in numbers:
             if number < self.first:
                 self._path(number).unlink()

@@ -9,15 +9,16 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from sdcp.errors import ConfigurationError
 from sdcp.ports import LogFencedError, LogMovedError, StoreFullError, StoreUnavailableError
-from sdcp.stores.frames import HEAD_SIZE
+from sdcp.stores.frames import HEAD_SIZE, Frame, Scan, SegmentDamagedError, encode_frame, encode_head
 from sdcp.stores.journal import Journal
 from sdcp.stores.segments import Segment, Sizes
-from sdcp.stores.store import LogDamagedError
+from sdcp.stores.store import LogDamagedError, LogState
 from tests.unit.stores.samples import commit, fence
 
 SMALL = Sizes(segment=2048, ahead=512)
@@ -475,3 +476,37 @@ async def test_a_log_that_is_forgotten_under_a_reader_is_not_read_wrong(tmp_path
     with pytest.raises(StoreUnavailableError, match="forgotten"):
         journal.read("old", 0, None)
     journal.close()
+
+
+def test_a_frame_whose_name_is_no_name_is_damage_like_any_other():
+    """Its checksums fit, so somebody else wrote it: no exception of another kind may stop the start."""
+    frame = Frame("log", 0, LogState(1, 3, None, 1))
+    octets = bytearray(encode_head(1, 0) + encode_frame(frame, b"abc", HEAD_SIZE)[0])
+    name = octets.index(b"log")
+    octets[name] = 0xFF
+    octets[name - 4 : name] = crc32(octets[name : name + 3], crc32(octets[HEAD_SIZE : name - 4])).to_bytes(4, "big")
+    assert list(Scan(memoryview(octets), 0, False).frames()) == []
+    with pytest.raises(SegmentDamagedError):
+        list(Scan(memoryview(octets), len(octets), False).frames())
+
+
+def test_a_refused_start_leaves_no_file_open(tmp_path):
+    folder = tmp_path / "journal"
+    Journal(folder, sizes=SMALL).close()
+    segments(folder)[0].rename(folder / "00000007.journal")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ConfigurationError):
+        Journal(folder, sizes=SMALL)
+    assert os.listdir("/proc/self/fd") == before
+
+
+async def test_files_that_are_no_segments_are_let_be(tmp_path):
+    journal = Journal(tmp_path, sizes=SMALL)
+    whole = await fill(journal, "s", 3)
+    journal.close()
+    for name in ("00000001 (copy).journal", "1.journal", ".journal"):
+        (tmp_path / name).write_bytes(b"notes")
+    again = Journal(tmp_path, sizes=SMALL)
+    assert again.read("s", 0, None)[0] == whole
+    again.close()
+    assert (tmp_path / "1.journal").read_bytes() == b"notes"
