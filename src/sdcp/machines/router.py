@@ -31,7 +31,7 @@ from sdcp.machines.router_opening import Opening
 from sdcp.machines.router_policies import Changing
 from sdcp.machines.router_steps import REMINDER, TIMER, Effects, Patience, Step, ended_by, unclear
 from sdcp.messages.contract import Action
-from sdcp.messages.session import SessionState
+from sdcp.messages.session import SessionState, State
 
 __all__ = ["Patience", "RouterSession"]
 
@@ -61,14 +61,23 @@ class RouterSession(Opening, Changing, Drafting):
         return [SetTimer(REMINDER, self._patience.reminder_ms)]
 
     def _remind(self) -> Effects:
-        """Assign the drafter again, word for word but for what is newer.
+        """Tell verifier and drafter once more what they were told before (D37), the verifier first (6.1).
 
-        One that holds the session does nothing (D21); one that lost it, or gave it up, takes it up again. A drafter
-        that was restarted before its status expired is found in no other way.
+        A verifier at which an earlier PUT arrived late takes the right drafter again; one that waits for a drafter, of
+        which no event told us, gets one. A drafter that holds the session does nothing (D21); one that lost it, or gave
+        it up, takes it up again. A drafter that was restarted before its status expired is found in no other way.
         """
         if self._step is not Step.RUNNING or self.drafter is None or self._put is None:
             return []
-        return self._send_assignment(Step.TELLING)
+        return self._ask(Step.REMINDING, SendDrafter(self._verifier_uri, self._put))
+
+    def _reminded(self, state: SessionState) -> Effects:
+        ended = ended_by(state)
+        if ended is not None:
+            return self._end(ended, state.committed)
+        if state.state == State.WAITING:
+            self._wanted = self._wanted or frozenset()
+        return self._send_assignment(Step.TELLING) if self._wanted is None else self._next()
 
     def _timer(self, event: inputs.TimerFired) -> Effects:
         if event.name.startswith(LOCATION_TIMER):
@@ -230,6 +239,7 @@ _ON_STATE: Mapping[Step, Callable[[RouterSession, SessionState], Effects]] = Map
         Step.UPDATING: RouterSession._policy_taken,
         Step.REFRESHING: RouterSession._refreshed,
         Step.PROBING: RouterSession._probed,
+        Step.REMINDING: RouterSession._reminded,
     }
 )
 

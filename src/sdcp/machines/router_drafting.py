@@ -15,7 +15,7 @@ from sdcp.machines.router_steps import HAS_DRAFTER, Effects, Point, Step, Steppi
 from sdcp.messages.contract import Action
 from sdcp.messages.output import Event
 from sdcp.messages.round import Assignment
-from sdcp.messages.session import SessionState
+from sdcp.messages.session import SessionState, State
 
 
 class Drafting(Stepping):
@@ -81,6 +81,8 @@ class Drafting(Stepping):
         ended = ended_by(state)
         if ended is not None:
             return self._end(ended, state.committed)
+        if state.state == State.WAITING and self._put is not None and state.round > self._put.round:
+            return self._choose_drafter()  # it took the PUT for a repeat of the one before, and still has no drafter
         self._wanted = None
         self._proposers = [*self._proposers[-1:], (state.round, self.drafter or "")]
         if (state.committed, state.digest) == (self._point.committed, self._point.digest):
@@ -128,7 +130,7 @@ class Drafting(Stepping):
         if self.drafter is not None:
             self._refusing.add(self.drafter)
         self._wanted = self._wanted or frozenset()
-        return self._ask_for_drafter()
+        return self._choose_drafter()  # it may have drafted all the same: only its answer was lost
 
     def _drafter_lost(self, event: inputs.DrafterLost) -> Effects:
         if self.drafter is None or self._step not in HAS_DRAFTER:

@@ -70,6 +70,7 @@ class Step(Enum):
     ASSIGNING = auto()
     TELLING = auto()  # the drafter about a policy (D21)
     PROBING = auto()  # asking whether the verifier still has the session (D33)
+    REMINDING = auto()  # the verifier of the drafter that it has (D37)
     RUNNING = auto()
     ENDED = auto()
 
@@ -77,7 +78,17 @@ class Step(Enum):
 HAS_NO_VERIFIER = frozenset(
     (Step.NEW, Step.STORING_PROMPT, Step.CHOOSING_VERIFIER, Step.FENCING, Step.STORING_RESUME, Step.ENDED)
 )
-HAS_DRAFTER = frozenset((Step.ASSIGNING, Step.TELLING, Step.UPDATING, Step.REFRESHING, Step.PROBING, Step.RUNNING))
+HAS_DRAFTER = frozenset(
+    (
+        Step.ASSIGNING,
+        Step.TELLING,
+        Step.UPDATING,
+        Step.REFRESHING,
+        Step.PROBING,
+        Step.REMINDING,
+        Step.RUNNING,
+    )
+)
 
 
 class Stepping(ABC):

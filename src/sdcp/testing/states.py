@@ -133,6 +133,7 @@ PAUSING_STEPS = (
     Step.READING,
     Step.STORING_COMMITTED,
     Step.PROBING,
+    Step.REMINDING,
 )
 """The steps in which the router waits and does the same again. Fencing waits in a timer of its own, `looking`."""
 

@@ -211,15 +211,48 @@ def test_a_drafter_that_refuses_or_does_not_answer_is_passed_over() -> None:
     bench.ask(inputs.RequestSubmitted)
     bench.run(until=fx.SendAssignment)
     bench.give(inputs.AssignmentRefused(errors.InvalidContent("model"), bench.take(fx.SendAssignment)))
+    bench.run(until=fx.ChooseDrafter)
     assert bench.take(fx.ChooseDrafter).but == {D1}
     bench.give(inputs.DrafterChosen(D2))
     bench.run(until=fx.SendAssignment)
     bench.give(inputs.AssignmentRefused(None, bench.take(fx.SendAssignment)))
+    bench.run(until=fx.ChooseDrafter)
     assert bench.take(fx.ChooseDrafter).but == {D1, D2}
     bench.give(inputs.DrafterChosen(D1))  # there are no others: not at once again
     assert bench.done[-1] == fx.SetTimer("retry", 200)
     bench.fire()
     assert bench.take(fx.ChooseDrafter).but == frozenset()
+
+
+@pytest.mark.decision("D28")
+def test_a_drafter_that_drafted_although_its_answer_was_lost_is_not_put_again_word_for_word() -> None:
+    """The verifier would take that for a repeat and go on waiting for a drafter, and its event is done with."""
+    bench = Bench()
+    bench.ask(inputs.RequestSubmitted)
+    bench.run(until=fx.SendAssignment)
+    bench.commit(7, action=Action.SWITCH)
+    bench.tell(bench.event(Action.SWITCH))
+    bench.give(inputs.AssignmentRefused(None, bench.take(fx.SendAssignment)))
+    bench.drafters = [D2, D1]
+    bench.run()
+    first, again = bench.all_done(fx.SendDrafter)
+    assert (first.message.round, again.message.round) == (0, 1)
+
+
+@pytest.mark.decision("D28")
+def test_a_put_that_was_taken_for_a_repeat_is_sent_again_when_the_log_has_more() -> None:
+    """The round was committed after the log was read and before the PUT arrived."""
+    bench = Bench()
+    bench.ask(inputs.RequestSubmitted)
+    bench.run(until=fx.SendAssignment)
+    bench.give(inputs.AssignmentRefused(None, bench.take(fx.SendAssignment)))
+    bench.drafters = [D2]
+    bench.run(until=fx.SendDrafter)
+    bench.commit(7, action=Action.SWITCH)
+    bench.state = State.WAITING
+    bench.give(bench.perform(bench.take(fx.SendDrafter)))
+    bench.run(until=fx.SendDrafter)
+    assert bench.take(fx.SendDrafter).message.round == 1
 
 
 def test_without_a_drafter_the_session_waits() -> None:
@@ -546,10 +579,39 @@ def test_the_drafter_of_a_running_session_is_assigned_again_and_replaced_if_it_w
     bench.run()
     first, again = bench.all_done(fx.SendAssignment)
     assert again == first
-    assert len(bench.all_done(fx.SendDrafter)) == 1  # by the assignment alone, without PUT (D21)
+    put, put_again = bench.all_done(fx.SendDrafter)
+    assert put_again == put, "the verifier is told what it was told, and changes nothing (D28)"
+    assert bench.names()[-2:] == ["SendDrafter", "SendAssignment"]
     bench.give(inputs.TimerFired(REMINDER))
+    bench.run(until=fx.SendAssignment)
     bench.give(inputs.AssignmentRefused(None, bench.take(fx.SendAssignment)))
+    bench.run(until=fx.ChooseDrafter)
     assert bench.take(fx.ChooseDrafter).but == {D1}
+
+
+@pytest.mark.decision("D37-repeated")
+def test_a_verifier_that_waits_for_a_drafter_unknown_to_the_router_gets_one_with_the_reminder() -> None:
+    bench = Bench()
+    bench.start()
+    bench.commit(7, action=Action.SWITCH)
+    bench.state = State.WAITING
+    bench.give(inputs.TimerFired(REMINDER))
+    bench.give(bench.perform(bench.take(fx.SendDrafter)))
+    bench.state = State.DRAFTING
+    bench.run()
+    assert bench.all_done(fx.SendDrafter)[-1].message.round == 1
+    assert len(bench.all_done(fx.SendAssignment)) == 2
+
+
+@pytest.mark.decision("D19")
+@pytest.mark.parametrize(("state", "ended"), [(State.FINISHED, Action.FINISH), (State.FAILED, Action.FAIL)])
+def test_a_session_that_ended_unheard_ends_with_the_reminder(state: State, ended: Action) -> None:
+    bench = Bench()
+    bench.start()
+    bench.state = state
+    bench.give(inputs.TimerFired(REMINDER))
+    bench.run()
+    assert bench.session.ended is ended
 
 
 @pytest.mark.decision("D37")
