@@ -70,7 +70,8 @@ def check(
 ) -> Callable[[Run], Run]:
     """Register a check. `profile` is `decisions` for what the draft alone does not require; then say which.
 
-    `last`: it runs when all others are done. `own`: it needs a process of its own (it kills or fills it); `limits` are keys of `[limits]` for that process.
+    `last`: it runs when all others are done. `own`: it needs a process of its own (it kills or fills it); `limits` are
+    keys of `[limits]` for that process.
     Raises ValueError for an id that is taken or malformed, and for a check that rests on nothing.
     """
     if not _ID.fullmatch(id_) or id_ in _checks:
