@@ -195,7 +195,8 @@ class RouterSession(Opening, Changing, Drafting):
         if message.epoch > self.epoch:
             return [Refuse(event.request, StaleEpoch(f"This router has the session in epoch {self.epoch}."))]
         if message.kind in (Action.FINISH, Action.FAIL):
-            moved = self._moved() if self._step is Step.OPENING else []
+            unheard = self._step is Step.OPENING or self._locating.location is None  # its answer, or that it opened
+            moved = self._moved() if unheard else []
             return done + moved + self._end(message.kind, message.committed)
         if message == self._last_event:
             return done

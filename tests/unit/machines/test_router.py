@@ -567,6 +567,17 @@ def test_a_front_end_that_went_away_is_not_answered() -> None:
     assert bench.waits(gone)
 
 
+@pytest.mark.decision("D14", "D19")
+def test_a_session_that_opened_finished_and_was_taken_for_lost_before_it_said_so_is_no_failure() -> None:
+    bench = Bench()
+    submitted = bench.ask(inputs.RequestSubmitted)
+    bench.run(until=fx.SendOpen)
+    bench.give(inputs.VerifierLost())
+    bench.tell(bench.event(Action.FINISH))
+    assert bench.answer_to(submitted).ended is Action.FINISH
+    assert bench.session.failure is None
+
+
 # ---- assigning again -------------------------------------------------------------------------------------------------
 
 
