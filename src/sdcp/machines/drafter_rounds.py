@@ -51,6 +51,7 @@ from sdcp.machines.inputs import (
 from sdcp.messages.contract import Action, Sampling
 from sdcp.messages.round import Assignment, Proposal, Verdict
 from sdcp.messages.status import DRAFTER, Status
+from sdcp.rules.draws import LAST_ROUND
 
 Effects: TypeAlias = list[Any]
 Awaited: TypeAlias = Draft | WriteRows | SendProposal | FetchOutput
@@ -147,8 +148,8 @@ class Rounds:
     # -- drafting (6.2) -----------------------------------------------------------------------------------------------
 
     def begin(self) -> Effects:
-        """Begin the round after the last one, unless there is nothing left to generate."""
-        if self._stopping or self._room() < 1:
+        """Begin the round after the last one, unless there is nothing left to generate, or no number for a round."""
+        if self._stopping or self._room() < 1 or self._last_round >= LAST_ROUND:
             return self._end()
         self._round = _Round(self._last_round + 1)
         return self._draft(self._round)

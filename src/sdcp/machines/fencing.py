@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any
 
+from sdcp.errors import InvalidContent
 from sdcp.machines.effects import AppendLog, CancelTimer, ReadLog, SetTimer
 from sdcp.machines.inputs import LogAppended, LogFenced, LogMoved, LogRead, LogUnanswered, TimerFired
 from sdcp.machines.recorded import Recorded
+from sdcp.messages.fields import U64_MAX
 from sdcp.messages.record import FenceRecord
 
 TIMER = "fence"
@@ -79,7 +81,7 @@ class Fencing:
     def _read(self) -> Effects:
         if self._step is _Step.LOOKING:
             self._step = _Step.FENCING
-            self.epoch = max(self._above, self._recorded.highest) + 1
+            self.epoch = self._next_epoch()
             return [AppendLog(self._ref, FenceRecord(epoch=self.epoch).encode(), self._recorded.etag)]
         if self._step is not _Step.READING:
             return []
@@ -89,6 +91,13 @@ class Fencing:
             return [ReadLog(self._ref, self._recorded.end)]
         self._step = _Step.DONE
         return [CancelTimer(TIMER)]
+
+    def _next_epoch(self) -> int:
+        """One above every epoch there was; a log may hold the last one that a record can bear, whoever wrote it."""
+        epoch = max(self._above, self._recorded.highest) + 1
+        if epoch > U64_MAX:
+            raise InvalidContent("The commit log cannot be fenced any more: its epoch is the last one there is.")
+        return epoch
 
     def _pause(self) -> Effects:
         """An append without an answer may be in the log all the same: look again before the next one."""

@@ -131,8 +131,8 @@ class RouterSession(Opening, Changing, Drafting):
 
     def _state(self, event: inputs.StateReceived) -> Effects:
         state = event.message
-        if (state.session, state.epoch) != (self.session, self.epoch):
-            return self._fence()
+        if (state.session, state.epoch) != (self.session, self.epoch) or state.round > LAST_ROUND:
+            return self._fence()  # it speaks of no session of ours
         return _ON_STATE[self._step](self, state) if self._step in _ON_STATE else []
 
     def _refused(self, event: inputs.VerifierRefused) -> Effects:

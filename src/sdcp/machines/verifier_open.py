@@ -22,6 +22,7 @@ from sdcp.messages.record import CommitRecord
 from sdcp.messages.session import Resume, SessionOpen, State
 from sdcp.rules.acceptance import RULES
 from sdcp.rules.digest import contract_digest, extend_all, prefix_digest
+from sdcp.rules.draws import LAST_ROUND
 
 OCTETS_PER_TOKEN = 9
 """The longest CBOR encoding of an unsigned integer, and of an array's head."""
@@ -211,7 +212,7 @@ def check_vocabulary(what: str, tokens: tuple[int, ...], target: TargetFacts) ->
 
 
 def check_log(reader: LogReader, message: SessionOpen, prompt_digest: bytes) -> None:
-    """Refuse when the log says something else than the open (D19). Raises StaleEpoch or Conflict."""
+    """Refuse when the log says something else than the open (D19). Raises StaleEpoch, Conflict or InvalidContent."""
     if reader.fence > message.epoch:
         raise StaleEpoch(f"The commit log is fenced at epoch {reader.fence}; epoch {message.epoch} is over.")
     if message.resume is None:
@@ -226,6 +227,8 @@ def check_log(reader: LogReader, message: SessionOpen, prompt_digest: bytes) -> 
     found = (last.round, last.committed, last.digest) if last else (0, 0, prompt_digest)
     if (resume.round, resume.committed, resume.digest) != found:
         raise Conflict(f"The commit log ends at round {found[0]} with {found[1]} tokens; resume from there.")
+    if resume.round >= LAST_ROUND:
+        raise InvalidContent(f"No round follows round {resume.round}: numbers of rounds have 32 bits (6.4).")
 
 
 def check_output(

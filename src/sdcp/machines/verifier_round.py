@@ -149,9 +149,9 @@ class Rounds:
                 return self._end(Refused(round, error))
             case RandomDrawn(number, values), Stage.RANDOM if number == round.number:
                 return self._score(round, values)
-            case Verified(number), Stage.SCORING if number == round.number:
+            case Verified(number), Stage.SCORING if number == round.number and round.proposal is not None:
                 return self._verified(round, answer)
-            case SelfDecoded(number), Stage.SCORING if number == round.number:
+            case SelfDecoded(number), Stage.SCORING if number == round.number and round.proposal is None:
                 return self._self_decoded(round, answer)
             case EngineFailed(number), Stage.SCORING if number == round.number:
                 return self._end(Broken(round))

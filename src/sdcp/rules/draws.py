@@ -20,6 +20,10 @@ ACCEPTANCE, ADDITIONAL = 0, 1
 """The purposes of a uniform: the acceptance test of a position, and drawing the additional token."""
 
 
+LAST_ROUND = 2**32 - 1
+"""The greatest number of a round: it has four octets in the derivation (6.4)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Luck:
     """The uniforms of one round of M tokens.

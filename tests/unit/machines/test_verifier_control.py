@@ -307,3 +307,13 @@ def test_a_verifier_that_goes_down_finishes_the_token_and_begins_none() -> None:
     assert world.log.tokens == (4, successor(4))
     assert not world.machine.working
     assert not world.held
+
+
+def test_a_self_decoded_token_is_no_verdict_and_a_verdict_no_token() -> None:
+    """Two ways to score a round: an answer to the one does not pass for the other."""
+    world = World(contract=SELF, hold={SelfDecode, Verify}).started()
+    world.propose(*world.wrong())
+    assert world.handle(SelfDecoded(1, 4, 0)) == []
+    world.release()
+    assert world.handle(Verified(2, 0, 5, 0)) == []
+    assert [record.round for record in world.log.records()] == [1]
