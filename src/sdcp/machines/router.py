@@ -32,6 +32,7 @@ from sdcp.machines.router_policies import Changing
 from sdcp.machines.router_steps import REMINDER, TIMER, Effects, Patience, Step, ended_by, unclear
 from sdcp.messages.contract import Action
 from sdcp.messages.session import SessionState, State
+from sdcp.rules.draws import LAST_ROUND
 
 __all__ = ["Patience", "RouterSession"]
 
