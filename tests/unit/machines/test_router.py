@@ -574,7 +574,8 @@ def test_a_session_that_opened_finished_and_was_taken_for_lost_before_it_said_so
     bench.run(until=fx.SendOpen)
     bench.give(inputs.VerifierLost())
     bench.tell(bench.event(Action.FINISH))
-    assert bench.answer_to(submitted).ended is Action.FINISH
+    assert bench.answer_to(submitted).epoch == 1
+    assert bench.session.ended is Action.FINISH
     assert bench.session.failure is None
 
 
