@@ -197,7 +197,7 @@ class RouterSession(Opening, Changing, Drafting):
             return [Refuse(event.request, StaleEpoch(f"This router has the session in epoch {self.epoch}."))]
         if message.kind in (Action.FINISH, Action.FAIL):
             unheard = self._step is Step.OPENING or self._locating.location is None  # its answer, or that it opened
-            moved = self._moved() if unheard else []
+            moved = self._moved() if unheard and self.verifier is not None else []
             return done + moved + self._end(message.kind, message.committed)
         if message == self._last_event:
             return done
