@@ -44,7 +44,8 @@ def table(console: Console, results: Sequence[Result], verdict: Verdict, expecte
 
 
 def _part(console: Console, title: str, results: Sequence[Result], expected: Collection[str]) -> None:
-    sheet = Table(title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
+    console.print(Text(f"\n{title}", style="bold"))
+    sheet = Table(box=None, pad_edge=False, show_header=False)
     sheet.add_column(no_wrap=True)
     sheet.add_column(no_wrap=True)
     sheet.add_column(overflow="fold")

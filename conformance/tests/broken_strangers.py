@@ -1,0 +1,64 @@
+"""The stranger with one fault each: what the kit must notice.
+
+python broken_strangers.py FAULT verifier --config FILE
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+_spec = importlib.util.spec_from_file_location("stranger", Path(__file__).with_name("stranger.py"))
+assert _spec is not None
+assert _spec.loader is not None
+stranger = importlib.util.module_from_spec(_spec)
+sys.modules["stranger"] = stranger
+_spec.loader.exec_module(stranger)
+
+
+class Forgetful(stranger.Stranger):  # type: ignore[misc, name-defined]
+    """Answers before the record is durable."""
+
+    async def _append(self, session: Any, kept: list[int]) -> None:
+        session.output, session.round = [*session.output, *kept], session.round + 1
+        stranger._TASKS.add(stranger.asyncio.ensure_future(self._append_record(session, {"epoch": 1})))
+
+
+class Trusting(stranger.Stranger):  # type: ignore[misc, name-defined]
+    """Takes a proposal from whoever names the assigned drafter."""
+
+    async def _propose(self, message: dict[str, Any], request: Any) -> bytes:
+        session = self.sessions[message["session"]]
+        async with session.lock:
+            return bytes(await self._verify(session, message))
+
+
+class Careless(stranger.Stranger):  # type: ignore[misc, name-defined]
+    """Serves any target model."""
+
+    def _check_contract(self, contract: dict[str, Any]) -> None:
+        self.digest = contract["target"]
+        super()._check_contract(contract)
+
+
+class Wordless(stranger.Stranger):  # type: ignore[misc, name-defined]
+    """Sends verdicts that lack a member."""
+
+    async def _verify(self, session: Any, message: dict[str, Any]) -> bytes:
+        verdict = stranger.decode(await super()._verify(session, message))
+        del verdict["low"]
+        return bytes(stranger.encode(verdict))
+
+
+class Silent(stranger.Stranger):  # type: ignore[misc, name-defined]
+    """Never sends an event."""
+
+    async def _send_event(self, session: Any, kind: int) -> None:
+        return None
+
+
+if __name__ == "__main__":
+    stranger.Stranger = globals()[sys.argv.pop(1)]
+    sys.exit(stranger.main())

@@ -1,0 +1,46 @@
+"""The kit against implementations that it has never seen: one that is right, and some that are wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from sdcp_conformance.baseline import judge, read
+from sdcp_conformance.registry import DRAFT, all_checks
+from sdcp_conformance.runner import FAILED, NOT_OFFERED, Plan, run
+
+HERE = Path(__file__).parent
+STRANGER = f"{sys.executable} {HERE / 'stranger.py'}"
+
+
+async def test_a_stranger_is_judged_by_the_draft() -> None:
+    checks = [each for each in all_checks() if each.role == "verifier" and each.profile == DRAFT]
+    expected = read(HERE / "stranger_baseline.txt", {each.id for each in all_checks()})
+    verdict = judge(await run(Plan(STRANGER, checks)), expected)
+    assert [(each.check.id, each.why) for each in verdict.unexpected] == []
+    assert [each.check.id for each in verdict.stale] == []
+
+
+async def test_roles_that_it_does_not_offer() -> None:
+    checks = [each for each in all_checks() if each.id in ("D-messages", "R-messages")]
+    assert {each.outcome for each in await run(Plan(STRANGER, checks))} == {NOT_OFFERED}
+
+
+@pytest.mark.parametrize(
+    ("fault", "noticed"),
+    [
+        ("Forgetful", "V-first-durable"),
+        ("Trusting", "V-first-other-drafter"),
+        ("Careless", "V-first-target"),
+        ("Wordless", "V-first-greedy"),
+        ("Silent", "V-first-switch"),
+    ],
+)
+async def test_a_fault_is_noticed(fault: str, noticed: str) -> None:
+    command = f"{sys.executable} {HERE / 'broken_strangers.py'} {fault}"
+    checks = [each for each in all_checks() if each.id in (noticed, "V-first-open")]
+    results = {each.check.id: each for each in await run(Plan(command, checks, patience_s=3.0))}
+    assert results[noticed].outcome == FAILED
+    assert results["V-first-open"].why == ""
