@@ -9,36 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sdcp.errors import StaleBase
 from sdcp.machines.drafter_rounds import Patience
-from sdcp.machines.effects import SendProposal
+from sdcp.machines.effects import Refuse, SendProposal
 from sdcp.machines.inputs import ProposalUnanswered
-from sdcp.messages.round import Proposal
+from sdcp.messages.round import Proposal, Verdict
 from sdcp.ports import Drafter
 from sdcp.rules.digest import extend_all
+from sdcp.testing.checks import Broken
 from sdcp.testing.drafting import DrafterInstance
 from sdcp.testing.driven import Driven, Perform
 from sdcp.testing.lying import SAID_IN_PLACE, Script
-from sdcp.testing.network import SILENCE, Call
+from sdcp.testing.network import SILENCE, Answer, Call
 from sdcp.testing.surroundings import Client, Surroundings
 from sdcp.testing.verifying import VerifierInstance
 from sdcp.wire.rows import encode_rows
 
-Hear = Callable[[Any], None]
+Hear = Callable[[Answer], None]
 FAR = 1000
 """So many epochs and rounds lie beyond all that a world comes to."""
 
 
 class LyingDrafter(DrafterInstance):
-    """A DrafterInstance. `answers`: what verifiers have said to its lies, by lie; `width` is V of the target."""
+    """A DrafterInstance. `verdicts`: those that have left a verifier, by epoch and round; `width` is V."""
 
     def __init__(
         self,
         script: Script,
+        verdicts: Mapping[tuple[int, int], Verdict],
         uri: str,
         engine: Drafter,
         around: Surroundings,
@@ -48,6 +50,8 @@ class LyingDrafter(DrafterInstance):
         self.script = script
         self.width = engine.vocabulary
         self.said: list[Proposal] = []
+        self._verdicts = verdicts
+        self._twins = bool(script.liars.open_again or script.liars.take_over)  # one epoch at two verifiers
         self.cache = around.store
         self._network = around.network
         self._at = verifiers
@@ -70,13 +74,23 @@ class LyingDrafter(DrafterInstance):
         lies = [lie for name in SAID_IN_PLACE if script.lies(name) for lie in LIES[name](self, proposal)]
         self.said.append(proposal)
         for lie in lies:
-            self.say(effect.verifier, lie)
+            self.say(effect.verifier, lie, self._wants_verdict(lie))
         if lies and script.luck.random() < 0.5:
             held.send(
                 lambda call: self._network.answer(call, SILENCE), lambda _: ProposalUnanswered(effect.message.round)
             )
         else:
             honestly(effect)
+
+    def _wants_verdict(self, repeat: Proposal) -> Hear:
+        """A round that has a verdict has it for whatever is said of that round (6.3 step 3)."""
+        known = not self._twins and (repeat.epoch, repeat.round) in self._verdicts
+
+        def hear(answer: Answer) -> None:
+            if known and isinstance(answer, Refuse) and isinstance(answer.error, StaleBase):
+                raise Broken(f"the verdict of round {repeat.round} is withheld (6.3 step 3)")
+
+        return hear
 
     def _spoil(self, proposal: Proposal) -> None:
         """Write other rows in place of those that the proposal names."""
@@ -119,7 +133,8 @@ def _digest(drafter: LyingDrafter, proposal: Proposal) -> list[Proposal]:
 
 
 def _epoch(drafter: LyingDrafter, proposal: Proposal) -> list[Proposal]:
-    return [replace(proposal, epoch=drafter.script.luck.choice((0, proposal.epoch - 1, proposal.epoch + 1, FAR)))]
+    epoch = proposal.epoch
+    return [replace(proposal, epoch=drafter.script.luck.choice((0, max(0, epoch - 1), epoch + 1, FAR)))]
 
 
 def _round(drafter: LyingDrafter, proposal: Proposal) -> list[Proposal]:

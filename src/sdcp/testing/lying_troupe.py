@@ -85,7 +85,7 @@ class Troupe:
         patience: Patience,
     ) -> LyingDrafter:
         """Return a drafter of the world."""
-        return LyingDrafter(self.script, uri, engine, around, verifiers, patience)
+        return LyingDrafter(self.script, self._watch.verdicts, uri, engine, around, verifiers, patience)
 
     def meddle(self, world: Any) -> None:
         """Before a step: let those lie who need no occasion for it. `world` is the `Pair`."""
