@@ -60,7 +60,7 @@ def test_every_state_is_visited_and_no_pair_that_cannot_be(album: Album, machine
 @pytest.mark.requirement(
     "S6.3-append-before-release", "S6.3-commit-atomic", "S6.7-only-recorded", "S6.9-fence-first", "S6.2-one-outstanding"
 )
-@pytest.mark.decision("D19", "D27", "D28", "D30")
+@pytest.mark.decision("D19-ended", "D27-not-abandoned", "D27-lost", "D28-refused", "D30-stale-epoch")
 @pytest.mark.parametrize(
     ("machine", "state"), [(machine, state) for machine in MACHINES for state in STATES[machine]], ids=str
 )
