@@ -38,8 +38,6 @@ from sdcp_conformance.outcome import Failed
 from sdcp_conformance.problems import TABLE_2
 from sdcp_conformance.watch import SDCP_CBOR, Watch
 
-WAIT_S = 5.0
-
 
 class Refusal(Exception):
     """A status, and a type of Table 2 if it has one."""
@@ -102,6 +100,7 @@ class Stranger:
         self.path = "/" + self.base.removeprefix("https://").partition("/")[2]
         self.caches = settings["cache"]["prefixes"]
         self.routers = settings["routers"]["base_uris"]
+        self.wait_s = settings["limits"]["wait_ms"] / 1000
         self.body_bytes = settings["limits"]["body_bytes"]
         file = (folder / settings["model"]["path"]).read_bytes()
         self.model, self.digest = _read_model(file)
@@ -442,10 +441,8 @@ class Stranger:
         text = request.query.get("from", "0")
         if not (text.isascii() and text.isdecimal()):
             raise Refusal(400)
-        wait = request.headers.get("prefer", "").partition("wait=")[2]
-        limit_s = min(WAIT_S, float(wait)) if wait.isdecimal() else WAIT_S
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_s), session.news:
+            async with asyncio.timeout(self.wait_s), session.news:
                 await session.news.wait_for(lambda: len(session.output) > int(text) or session.closed is not None)
         facts = session.state()
         output = {"session": facts["session"], "epoch": facts["epoch"], "from": int(text)}

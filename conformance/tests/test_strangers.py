@@ -31,16 +31,16 @@ async def test_roles_that_it_does_not_offer() -> None:
 @pytest.mark.parametrize(
     ("fault", "noticed"),
     [
-        ("Forgetful", "V-first-durable"),
-        ("Trusting", "V-first-other-drafter"),
-        ("Careless", "V-first-target"),
-        ("Wordless", "V-first-greedy"),
-        ("Silent", "V-first-switch"),
+        ("Forgetful", "V-basic-durable"),
+        ("Trusting", "V-basic-other-drafter"),
+        ("Careless", "V-basic-target"),
+        ("Wordless", "V-basic-greedy"),
+        ("Silent", "V-basic-switch"),
     ],
 )
 async def test_a_fault_is_noticed(fault: str, noticed: str) -> None:
     command = f"{sys.executable} {HERE / 'broken_strangers.py'} {fault}"
-    checks = [each for each in all_checks() if each.id in (noticed, "V-first-open")]
+    checks = [each for each in all_checks() if each.id in (noticed, "V-basic-open")]
     results = {each.check.id: each for each in await run(Plan(command, checks, patience_s=3.0))}
     assert results[noticed].outcome == FAILED
-    assert results["V-first-open"].why == ""
+    assert results["V-basic-open"].why == ""

@@ -24,8 +24,10 @@ from sdcp_conformance.subject import Subject
 from sdcp_conformance.watch import Watch
 
 PATH = "/sdcp"
-LIMITS: dict[str, Any] = {"body_bytes": 65_536, "drain_s": 10.0}
 BODY_BYTES = 65_536
+LIMITS: dict[str, Any] = {"body_bytes": BODY_BYTES, "drain_s": 10.0}
+WAIT_MS = 2000
+VERIFIER_LIMITS: dict[str, Any] = {"wait_ms": WAIT_MS, "fetch_ms": 2000}
 ROUTER_CONTRACT: dict[str, Any] = {
     "m_max": 4,
     "m_init": 3,
@@ -141,7 +143,7 @@ class Town:
         settings: dict[str, Any] = {
             "server": {"listen": listen, "base_uri": base},
             "tls": {"certificate": f"{name}.pem", "key": f"{name}.key", "ca": "ca.pem"},
-            "limits": {**LIMITS, **limits},
+            "limits": {**LIMITS, **(VERIFIER_LIMITS if self.role == "verifier" else {}), **limits},
             "cache": {"prefixes": [self.cache.base, self.elsewhere]},
         }
         if self.role == "router":

@@ -129,10 +129,10 @@ class Connection:
         if octets and not self._writer.is_closing():
             self._writer.write(octets)
 
-    def reset(self, number: int) -> None:
+    def reset(self, number: int, code: h2.errors.ErrorCodes = h2.errors.ErrorCodes.CANCEL) -> None:
         """Reset one stream."""
         with suppress(h2.exceptions.ProtocolError):
-            self.h2.reset_stream(number, h2.errors.ErrorCodes.CANCEL)
+            self.h2.reset_stream(number, code)
             self.flush()
 
     def abort(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import h2.errors
 import h2.events
 import h2.exceptions
 
@@ -19,6 +20,10 @@ from sdcp_conformance.net.connection import Connection, Peer, Stream, TransportF
 
 class DropConnection(Exception):
     """Raised by a handler: cut the connection off instead of answering."""
+
+
+class NoAnswer(Exception):
+    """Raised by a handler: reset this stream alone instead of answering."""
 
 
 @dataclass
@@ -128,6 +133,8 @@ class _ServerConnection(Connection):
             await self._answer(stream.number, response)
         except DropConnection:
             self.abort()
+        except NoAnswer:
+            self.reset(stream.number, h2.errors.ErrorCodes.INTERNAL_ERROR)
         except (h2.exceptions.ProtocolError, TransportFault):
             pass  # the subject waits no longer
         finally:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sdcp_conformance.encoding import decode, decode_sequence, encode
 from sdcp_conformance.net.connection import Peer
-from sdcp_conformance.net.server import DropConnection, Request, Response
+from sdcp_conformance.net.server import NoAnswer, Request, Response
 from sdcp_conformance.problems import MEDIA_TYPE, make
 
 Proceed = Callable[[], Awaitable[Response]]
@@ -221,11 +221,11 @@ def problem_type(suffix: str, detail: str = "The conformance kit says so.", **me
 
 
 def lost_answer() -> Fault:
-    """It is done, and the connection breaks before the answer."""
+    """It is done, and the stream is reset instead of answered."""
 
     async def fault(_: Request, proceed: Proceed) -> Response:
         await proceed()
-        raise DropConnection
+        raise NoAnswer
 
     return fault
 

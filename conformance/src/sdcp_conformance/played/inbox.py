@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sdcp_conformance.encoding import decode, encode
-from sdcp_conformance.net.server import DropConnection, Request, Response
+from sdcp_conformance.net.server import DropConnection, NoAnswer, Request, Response
 from sdcp_conformance.outcome import ensure
 from sdcp_conformance.played.cache import problem, problem_type
 from sdcp_conformance.watch import SDCP_CBOR
@@ -54,10 +54,10 @@ class Incoming:
         """Answer with a type of Table 2, or with a bare status."""
         self._set(problem_type(kind, detail, **members) if isinstance(kind, str) else problem(kind, detail))
 
-    def drop(self) -> None:
-        """Cut the connection off instead of answering."""
+    def drop(self, *, connection: bool = False) -> None:
+        """Reset the stream instead of answering, or cut the whole connection off."""
         if not self._response.done():
-            self._response.set_exception(DropConnection())
+            self._response.set_exception(DropConnection() if connection else NoAnswer())
 
     async def response(self) -> Response:
         """What the server sends."""
@@ -118,6 +118,6 @@ class Mailbox:
         return sum(not incoming.answered for incoming in self.all)
 
     def drop_all(self) -> None:
-        """Cut off whatever still waits for an answer."""
+        """Leave whatever still waits without an answer."""
         for incoming in self.all:
             incoming.drop()

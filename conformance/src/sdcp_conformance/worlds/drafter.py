@@ -142,6 +142,6 @@ class Proposed:
         """Answer with a refusal; `sdcp-stale-base` should come with `**{"session-state": …}` (D2)."""
         self.incoming.refuse(kind, **members)
 
-    def drop(self) -> None:
-        """Cut the connection off: the verdict is lost."""
-        self.incoming.drop()
+    def drop(self, *, connection: bool = False) -> None:
+        """Reset the stream instead of answering, or cut the whole connection off: the answer is lost."""
+        self.incoming.drop(connection=connection)

@@ -120,7 +120,7 @@ class Place:
         return f" (unanswered meanwhile: {', '.join(found)})" if found else ""
 
     def drop_all(self) -> None:
-        """Cut off what still waits for an answer."""
+        """Leave what still waits without an answer."""
         for instance in self.instances:
             instance.drop_all()
 
@@ -166,7 +166,7 @@ class Instance:
         return self.boxes[kind]
 
     def drop_all(self) -> None:
-        """Cut off whatever still waits for an answer."""
+        """Leave whatever still waits without an answer."""
         for box in self.boxes.values():
             box.drop_all()
 
@@ -260,9 +260,9 @@ class Received:
         """Answer with a refusal."""
         self.incoming.refuse(kind, **members)
 
-    def drop(self) -> None:
-        """Cut the connection off instead of answering."""
-        self.incoming.drop()
+    def drop(self, *, connection: bool = False) -> None:
+        """Reset the stream instead of answering, or cut the whole connection off: the answer is lost."""
+        self.incoming.drop(connection=connection)
 
 
 class Assigned(Received):

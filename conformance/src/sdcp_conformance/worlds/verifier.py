@@ -83,7 +83,7 @@ class VerifierSession(SessionFacts):
         """GET sessions/{id}/output; `wait_s` as Prefer: wait (D8), None: without it."""
         query = "" if first is None else f"?from={first}"
         headers = [] if wait_s is None else [("prefer", f"wait={wait_s}")]
-        timeout_s = self.world.patience_s + (wait_s if wait_s is not None else 60)
+        timeout_s = self.world.patience_s + 60  # a server need not know Prefer
         return await self.world.ask(who, "GET", f"{self.path}/output{query}", headers=headers, timeout_s=timeout_s)
 
     async def event(self, limit_s: float | None = None) -> Incoming:

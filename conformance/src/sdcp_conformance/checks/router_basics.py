@@ -8,7 +8,7 @@ from sdcp_conformance.registry import check
 from sdcp_conformance.worlds.router import RouterWorld
 
 
-@check("R-first-open", "S6.1-open-epoch-1", title="a session is opened with epoch 1 and a commit log in the cache")
+@check("R-basic-open", "S6.1-open-epoch-1", title="a session is opened with epoch 1 and a commit log in the cache")
 async def opens(r: RouterWorld) -> None:
     verifier = await r.place.verifier()
     r.request()
@@ -19,7 +19,7 @@ async def opens(r: RouterWorld) -> None:
 
 
 @check(
-    "R-first-order", "S6.1-verifier-informed-first", title="the verifier hears of the drafter before the drafter does"
+    "R-basic-order", "S6.1-verifier-informed-first", title="the verifier hears of the drafter before the drafter does"
 )
 async def order(r: RouterWorld) -> None:
     verifier, drafter = await r.place.verifier(), await r.place.drafter()
@@ -31,7 +31,7 @@ async def order(r: RouterWorld) -> None:
     (await drafter.assignment()).accept()
 
 
-@check("R-first-switch", "S6.5.2-switch-event", title="an event of kind switch brings another drafter")
+@check("R-basic-switch", "S6.5.2-switch-event", title="an event of kind switch brings another drafter")
 async def switch(r: RouterWorld) -> None:
     running = await r.running()
     other = await r.place.drafter()
@@ -43,7 +43,7 @@ async def switch(r: RouterWorld) -> None:
     (await other.assignment()).accept()
 
 
-@check("R-first-failover", "S6.9-fence-first", "S6.9-resume", title="a verifier that expires is fenced, then replaced")
+@check("R-basic-failover", "S6.9-fence-first", "S6.9-resume", title="a verifier that expires is fenced, then replaced")
 async def failover(r: RouterWorld) -> None:
     running = await r.running()
     facts = running.verifier.commit(running.session, [7, 8])
@@ -59,7 +59,7 @@ async def failover(r: RouterWorld) -> None:
 
 
 @check(
-    "R-first-finish",
+    "R-basic-finish",
     "S5.1-post-events",
     title="the end of a session reaches the front end",
     profile="decisions",

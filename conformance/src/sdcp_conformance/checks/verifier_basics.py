@@ -12,7 +12,7 @@ from sdcp_conformance.registry import check
 from sdcp_conformance.worlds.verifier import VerifierWorld
 
 
-@check("V-first-open", "S6.1-open-answer", "S4.2-chain-start", title="session-open is answered with round 0 and d[0]")
+@check("V-basic-open", "S6.1-open-answer", "S4.2-chain-start", title="session-open is answered with round 0 and d[0]")
 async def open_answer(v: VerifierWorld) -> None:
     session = v.session()
     state = (await session.open()).message
@@ -20,13 +20,13 @@ async def open_answer(v: VerifierWorld) -> None:
         expect(state.get(key), value, f"{key} of the session-state")
 
 
-@check("V-first-target", "S6.1-target-mismatch", title="a contract for another target model is refused")
+@check("V-basic-target", "S6.1-target-mismatch", title="a contract for another target model is refused")
 async def other_target(v: VerifierWorld) -> None:
     (await v.session(target=bytes(32)).open()).refused("sdcp-bad-contract")
 
 
 @check(
-    "V-first-greedy", "S6.4-greedy-accept", "S6.3-commit-record", title="rounds of rule 1, right, wrong and half right"
+    "V-basic-greedy", "S6.4-greedy-accept", "S6.3-commit-record", title="rounds of rule 1, right, wrong and half right"
 )
 async def greedy_rounds(v: VerifierWorld) -> None:
     session = await v.begun()
@@ -38,7 +38,7 @@ async def greedy_rounds(v: VerifierWorld) -> None:
 
 
 @check(
-    "V-first-seed",
+    "V-basic-seed",
     "S6.4-seed-derivation",
     "S6.4-speculative-accept",
     title="a round of rule 2 with a seed draws as derived",
@@ -54,7 +54,7 @@ async def seeded_round(v: VerifierWorld) -> None:
         await session.advance_sampled(tokens, rows, profile)
 
 
-@check("V-first-other-drafter", "S6.3-authorization", title="a proposal of another drafter is refused")
+@check("V-basic-other-drafter", "S6.3-authorization", title="a proposal of another drafter is refused")
 async def other_drafter(v: VerifierWorld) -> None:
     session = await v.begun()
     before = await session.everything()
@@ -63,7 +63,7 @@ async def other_drafter(v: VerifierWorld) -> None:
     await session.advance()
 
 
-@check("V-first-durable", "S6.3-append-before-release", title="no verdict and no output before the append")
+@check("V-basic-durable", "S6.3-append-before-release", title="no verdict and no output before the append")
 async def durable(v: VerifierWorld) -> None:
     session = await v.begun()
     gate, reached = asyncio.Event(), asyncio.Event()
@@ -78,7 +78,7 @@ async def durable(v: VerifierWorld) -> None:
 
 
 @check(
-    "V-first-switch", "S6.5.2-switch-event", "S6.5.2-ladder-entry", title="R low rounds lead to switch and its event"
+    "V-basic-switch", "S6.5.2-switch-event", "S6.5.2-ladder-entry", title="R low rounds lead to switch and its event"
 )
 async def switch(v: VerifierWorld) -> None:
     session = await v.begun(low_rounds=2)

@@ -7,7 +7,7 @@ from sdcp_conformance.registry import check
 from sdcp_conformance.worlds.drafter import DrafterWorld
 
 
-@check("D-first-propose", "S6.2-proposal-base", "S6.2-proposal-round", title="proposals extend the committed prefix")
+@check("D-basic-propose", "S6.2-proposal-base", "S6.2-proposal-round", title="proposals extend the committed prefix")
 async def propose(d: DrafterWorld) -> None:
     session = await d.assigned()
     for _ in range(4):
@@ -15,7 +15,7 @@ async def propose(d: DrafterWorld) -> None:
     await session.finish()
 
 
-@check("D-first-limit", "S6.2-m-range", "S6.2-m-cap-source", title="M stays within m_cap of the last verdict")
+@check("D-basic-limit", "S6.2-m-range", "S6.2-m-cap-source", title="M stays within m_cap of the last verdict")
 async def limit(d: DrafterWorld) -> None:
     session = await d.assigned(m_init=1)
     for m_cap in (1, 2, 4, 1):
@@ -23,7 +23,7 @@ async def limit(d: DrafterWorld) -> None:
     await session.finish()
 
 
-@check("D-first-rows", "S5.2-q-rows-format", "S6.2-artifacts-written", title="rows under rule 2 are distributions")
+@check("D-basic-rows", "S5.2-q-rows-format", "S6.2-artifacts-written", title="rows under rule 2 are distributions")
 async def rows(d: DrafterWorld) -> None:
     session = await d.assigned(rule=2)
     proposal = await session.proposal()
@@ -33,7 +33,7 @@ async def rows(d: DrafterWorld) -> None:
     await session.finish()
 
 
-@check("D-first-retry", "S6.9-lost-verdict-retried", title="a proposal whose verdict was lost is sent again")
+@check("D-basic-retry", "S6.9-lost-verdict-retried", title="a proposal whose verdict was lost is sent again")
 async def retry(d: DrafterWorld) -> None:
     session = await d.assigned()
     first = await session.proposal()
