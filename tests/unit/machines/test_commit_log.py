@@ -192,7 +192,7 @@ def test_a_fence_after_our_record_leaves_it_valid_and_stops_the_next() -> None:
     assert commit_log.append(commit(2, 3, 6, before=(4, 5))) == ([], Fenced())
 
 
-@pytest.mark.requirement("S6.8-read-back", "S6.9-lost-verdict-retried")
+@pytest.mark.requirement("S6.8-read-back")
 @pytest.mark.parametrize("answer", [LogAppended('"9"', None), LogMoved(), LogUnanswered()])
 def test_our_record_counts_although_the_next_verifier_has_gone_on_from_it(answer: Any) -> None:
     log, commit_log = started(enforces=False)
