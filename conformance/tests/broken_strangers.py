@@ -6,6 +6,7 @@ python broken_strangers.py FAULT verifier --config FILE
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,16 @@ class Silent(stranger.Stranger):  # type: ignore[misc, name-defined]
 
     async def _send_event(self, session: Any, kind: int) -> None:
         return None
+
+
+class Mortal(stranger.Stranger):  # type: ignore[misc, name-defined]
+    """Ends when a round is low."""
+
+    async def _commit(self, session: Any, accepted: int, *rest: Any) -> bytes:
+        if not accepted:
+            print("farewell", file=sys.stderr, flush=True)
+            os._exit(9)
+        return bytes(await super()._commit(session, accepted, *rest))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from sdcp_conformance.baseline import judge, read
 from sdcp_conformance.registry import DRAFT, all_checks
-from sdcp_conformance.runner import FAILED, NOT_OFFERED, Plan, run
+from sdcp_conformance.runner import FAILED, NOT_OFFERED, NOT_RUN, PASSED, Plan, run
 
 HERE = Path(__file__).parent
 STRANGER = f"{sys.executable} {HERE / 'stranger.py'}"
@@ -28,6 +28,26 @@ async def test_roles_that_it_does_not_offer() -> None:
     assert {each.outcome for each in await run(Plan(STRANGER, checks))} == {NOT_OFFERED}
 
 
+def broken(fault: str) -> str:
+    return f"{sys.executable} {HERE / 'broken_strangers.py'} {fault}"
+
+
+async def test_one_that_dies_is_started_again() -> None:
+    checks = [each for each in all_checks() if each.id in ("V-basic-greedy", "V-basic-open", "V-basic-target")]
+    results = await run(Plan(broken("Mortal"), checks, jobs=1))
+    assert [each.outcome for each in results] == [FAILED, PASSED, PASSED]
+    assert "the verifier ended with exit code 9" in results[0].why
+    assert "farewell" in results[0].why
+
+
+async def test_fail_fast_runs_no_further_check() -> None:
+    checks = [each for each in all_checks() if each.id in ("V-basic-open", "V-basic-switch", "V-basic-target")]
+    plan = Plan(broken("Careless"), checks[::-1], jobs=1, fail_fast=True)
+    assert [each.outcome for each in await run(plan)] == [FAILED, NOT_RUN, NOT_RUN]
+    plan.expected = frozenset(["V-basic-target"])
+    assert [each.outcome for each in await run(plan)] == [FAILED, PASSED, PASSED]
+
+
 @pytest.mark.parametrize(
     ("fault", "noticed"),
     [
@@ -39,8 +59,7 @@ async def test_roles_that_it_does_not_offer() -> None:
     ],
 )
 async def test_a_fault_is_noticed(fault: str, noticed: str) -> None:
-    command = f"{sys.executable} {HERE / 'broken_strangers.py'} {fault}"
     checks = [each for each in all_checks() if each.id in (noticed, "V-basic-open")]
-    results = {each.check.id: each for each in await run(Plan(command, checks, patience_s=3.0))}
+    results = {each.check.id: each for each in await run(Plan(broken(fault), checks, patience_s=3.0))}
     assert results[noticed].outcome == FAILED
     assert results["V-basic-open"].why == ""

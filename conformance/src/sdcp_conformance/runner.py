@@ -53,6 +53,7 @@ class Plan:
 async def run(plan: Plan) -> list[Result]:
     """Run all checks of the plan, role by role. Raises SubjectError when the subject cannot be started at all."""
     results: list[Result] = []
+    asyncio.get_running_loop().set_exception_handler(_unheard)
     for role in dict.fromkeys(check.role for check in plan.checks):
         checks = [check for check in plan.checks if check.role == role]
         with tempfile.TemporaryDirectory(prefix="sdcp-conformance-", ignore_cleanup_errors=True) as folder:
@@ -90,6 +91,8 @@ class _RoleRun:
                 self._done(Result(check, NOT_OFFERED, f"{fault}"))
         finally:
             await self._town.close()
+            for seat in self._seats.values():
+                seat.close()
         return [
             self._results.get(check.id, Result(check, NOT_RUN, "an earlier check failed")) for check in self._checks
         ]
@@ -159,6 +162,12 @@ class _RoleRun:
         if check.role == "drafter":
             return DrafterWorld(self._town, subject)
         return RouterWorld(self._town, subject, self._seats[check.id])
+
+
+def _unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What a connection or a task says after its check has failed already is of no interest."""
+    if not isinstance(context.get("exception"), Failed | NotApplicable | TransportFault | OSError):
+        loop.default_exception_handler(context)
 
 
 def _unforeseen(fault: Exception) -> str:

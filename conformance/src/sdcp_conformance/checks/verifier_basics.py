@@ -68,7 +68,7 @@ async def durable(v: VerifierWorld) -> None:
     session = await v.begun()
     gate, reached = asyncio.Event(), asyncio.Event()
     v.cache.on("PATCH", session.log_ref, held(gate, reached))
-    round_ = asyncio.create_task(session.advance())
+    round_ = v.background(session.advance())
     await asyncio.wait_for(reached.wait(), v.patience_s)
     expect(await session.tokens(), [], "output while the append is under way")
     ensure(not round_.done(), "expected no verdict before the append has succeeded, one came")

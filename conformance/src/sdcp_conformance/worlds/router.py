@@ -83,6 +83,11 @@ class Seat:
             for role, count in (("verifier", 2), ("drafter", 3))
         }
 
+    def close(self) -> None:
+        """Give back what no check asked for."""
+        for _, bound, _ in (each for places in self.reserved.values() for each in places):
+            bound.close()
+
     def instances(self) -> list[dict[str, str]]:
         """`[[instances]]` of the router's settings (D7)."""
         models = {"verifier": self.target, "drafter": self.model}
@@ -351,11 +356,10 @@ class Requested:
     async def withdraw_quietly(self) -> None:
         """Forget the request, whatever the subject says: the check is over."""
         if self.path and self.world.subject.exit_code is None:
-            asking = asyncio.ensure_future(self.world.ask(self.who, "DELETE", self.path, watched=False, timeout_s=2))
-            await asyncio.wait([asking])
-            asking.exception()
+            asking = self.world.ask(self.who, "DELETE", self.path, watched=False, timeout_s=2)
+            await asyncio.gather(asking, return_exceptions=True)
         self._asking.cancel()
-        await asyncio.wait([self._asking])
+        await asyncio.gather(self._asking, return_exceptions=True)
 
 
 class Running:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from sdcp_conformance.authority import Identity
 from sdcp_conformance.net.client import Answer, Client
@@ -16,6 +17,7 @@ from sdcp_conformance.subject import Subject
 from sdcp_conformance.town import Town
 from sdcp_conformance.watch import SDCP_CBOR, Watch
 
+T = TypeVar("T")
 DRAFTER = "https://drafter.test/d"
 OTHER = "https://other.test/d"
 MISSING = object()
@@ -59,6 +61,7 @@ class World:
         self.watch = Watch()
         self._clients: dict[str, Client] = {}
         self._servers: list[Server] = []
+        self._tasks: list[asyncio.Task[Any]] = []
 
     @property
     def cache(self) -> PlayedCache:
@@ -127,8 +130,17 @@ class World:
         self._servers.append(server)
         return base, identity, server
 
+    def background(self, doing: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do something meanwhile; what is not over when the check ends is cancelled."""
+        task = asyncio.create_task(doing)
+        self._tasks.append(task)
+        return task
+
     async def close(self) -> None:
         """Close connections and servers of this check."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for client in self._clients.values():
             await client.close()
         for server in self._servers:
