@@ -123,10 +123,13 @@ def test_without_profile_the_rows_are_the_plain_softmax(path: Path):
     assert (row[0] == target_distribution(LOGITS[5], Sampling()).astype(np.float32)).all()
 
 
+@pytest.mark.requirement("S5.2-sampled-from-row")
 @pytest.mark.decision("D25-drafter")
-def test_tokens_are_drawn_from_the_published_rows(path: Path):
+@pytest.mark.parametrize("profile", [Sampling(), Sampling(temperature_milli=3000, top_k=3)])
+def test_tokens_are_drawn_from_the_published_rows(path: Path, profile: Sampling):
     """D25: the very row, not the float64 one; replayed with the same generator."""
-    result = BigramDrafter(path, generator=np.random.default_rng(7)).draft([draft_job(count=20)])[0]
+    drafter = BigramDrafter(path, generator=np.random.default_rng(7))
+    result = drafter.draft([draft_job(count=20, profile=profile)])[0]
     replay = np.random.default_rng(7)
     assert result.rows is not None
     assert list(result.tokens) == [draw(row.astype(np.float64), replay.random()) for row in result.rows]
