@@ -197,7 +197,7 @@ def _words(source: str) -> Iterator[str]:
 def checks(root: Path = ROOT) -> list[Claim]:
     """Every claim of a check of the conformance kit, by file and in the order of the file; none without the kit."""
     found = []
-    for path in sorted((root / "conformance").rglob("*.py")):
+    for path in sorted((root / "conformance" / "src").rglob("*.py")):
         name = path.relative_to(root).as_posix()
         for check, identifier in claimed(path.read_text(encoding="utf-8")):
             found.append(Claim(identifier, check, name))

@@ -64,8 +64,7 @@ def _section(section: str, sentences: Iterable[Requirement], tests: Sequence[Cla
         [
             f"[{sentence.id}](../spec/requirements.toml#L{sentence.line}) ({sentence.keyword})",
             "<br>".join(_link(module, SOURCES / module) for module in sentence.modules),
-            _tests(claim for claim in tests if claim.id == sentence.id),
-            _checks(claim for claim in checks if claim.id == sentence.id),
+            *_claimed(sentence.id, tests, checks),
         ]
         for sentence in sentences
     ]
@@ -73,19 +72,22 @@ def _section(section: str, sentences: Iterable[Requirement], tests: Sequence[Cla
 
 
 def _decisions(clauses: Sequence[Clause], tests: Sequence[Claim], checks: Sequence[Claim]) -> str:
-    """A clause's tests are those that carry its id; a check may name the decision as a whole, on its first clause."""
+    """A row for each clause, and before them one for the decision, with what names it as a whole."""
     rows = []
     for decision, group in groupby(clauses, key=lambda clause: clause.decision):
-        for number, clause in enumerate(group):
-            whole = {decision} if number == 0 else set()
-            rows.append(
-                [
-                    f"[{clause.id}](../spec/decisions.toml#L{clause.line})",
-                    _tests(claim for claim in tests if claim.id == clause.id),
-                    _checks(claim for claim in checks if claim.id in {clause.id} | whole),
-                ]
-            )
+        rows.append([f"**[{decision}](decisions.md)**", *_claimed(decision, tests, checks)])
+        for clause in group:
+            link = f"[{clause.id}](../spec/decisions.toml#L{clause.line})"
+            rows.append([link, *_claimed(clause.id, tests, checks)])
     return "## Decisions\n\n" + _table(["clause", "tests", "checks"], rows)
+
+
+def _claimed(identifier: str, tests: Sequence[Claim], checks: Sequence[Claim]) -> tuple[str, str]:
+    """The cells of tests and of checks for one id."""
+    return (
+        _tests(claim for claim in tests if claim.id == identifier),
+        _checks(claim for claim in checks if claim.id == identifier),
+    )
 
 
 def _tests(claims: Iterable[Claim]) -> str:
