@@ -45,6 +45,15 @@ def test_faults_of_the_command_line(arguments: list[str], says: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_subject_that_does_not_start_is_reported_too(tmp_path: Path) -> None:
+    done = command("run", "--subject", "false", "--only", "?-messages", "--json", str(tmp_path / "r.json"))
+    assert (done.returncode, done.stdout) == (2, "")
+    for role in ("verifier", "drafter", "router"):
+        assert f"the {role} ended with exit code 1 before it was ready" in done.stderr
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert document["unexpected_failures"] == ["V-messages", "D-messages", "R-messages"]
+
+
 def test_help_has_an_example() -> None:
     for name in ("run", "list"):
         assert "Example: sdcp-conformance" in command(name, "--help").stdout

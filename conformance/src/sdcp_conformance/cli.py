@@ -83,11 +83,15 @@ def run(
     began = time.monotonic()
     results = _with_progress(plan)
     verdict = baselines.judge(results, expected)
-    report.table(Console(), results, verdict, expected)
+    ran = [each for each in results if each.check.role not in plan.broken]
+    if ran:
+        report.table(Console(), ran, baselines.judge(ran, expected), expected)
     if json_file is not None:
         _write(json_file, report.as_json(results, verdict, subject, time.monotonic() - began))
     if junit_file is not None:
         _write(junit_file, report.as_junit(results, expected))
+    if plan.broken:
+        raise SubjectError("\n".join(dict.fromkeys(plan.broken.values())))
     raise typer.Exit(verdict.exit_code)
 
 
@@ -141,7 +145,11 @@ def _with_progress(plan: Plan) -> list[Result]:
 
         def tell(result: Result) -> None:
             progress.update(task, advance=1, description=f"{result.check.role} {result.check.id}")
-            if result.outcome == FAILED and result.check.id not in plan.expected:
+            if (
+                result.outcome == FAILED
+                and result.check.role not in plan.broken
+                and result.check.id not in plan.expected
+            ):
                 progress.console.print(f"failed: {result.check.id}", markup=False)
 
         plan.tell = tell

@@ -48,10 +48,12 @@ class Plan:
     tell: Callable[[Result], None] = lambda result: None
     expected: frozenset[str] = field(default_factory=frozenset)
     """Checks that a baseline expects to fail: they stop nothing."""
+    broken: dict[str, str] = field(default_factory=dict)
+    """Filled by the run: roles that could not be started at all, and why."""
 
 
 async def run(plan: Plan) -> list[Result]:
-    """Run all checks of the plan, role by role. Raises SubjectError when the subject cannot be started at all."""
+    """Run all checks of the plan, role by role; all checks of a role that cannot be started fail."""
     results: list[Result] = []
     asyncio.get_running_loop().set_exception_handler(_unheard)
     for role in dict.fromkeys(check.role for check in plan.checks):
@@ -89,6 +91,10 @@ class _RoleRun:
         except NotOffered as fault:
             for check in self._checks:
                 self._done(Result(check, NOT_OFFERED, f"{fault}"))
+        except SubjectError as fault:
+            self._plan.broken[self._town.role] = str(fault)
+            for check in self._checks:
+                self._done(Result(check, FAILED, str(fault).splitlines()[0]))
         finally:
             await self._town.close()
             for seat in self._seats.values():
