@@ -205,20 +205,39 @@ def checks(root: Path = ROOT) -> list[Claim]:
 
 
 def claimed(source: str) -> list[tuple[str, str]]:
-    """(check, id) for every function with the decorator `@check("verifier.x", ...ids...)`."""
-    return [
-        (words[0], word)
-        for function in ast.walk(ast.parse(source))
-        if isinstance(function, Function)
-        for decorator in function.decorator_list
-        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).split(".")[-1] == "check"
-        for words in [_strings(decorator)]
-        for word in words[1:]
-        if ID.fullmatch(word)
-    ]
+    """(check, id) for every `check("V-x", ...ids..., decisions=[...])`, as a decorator or in a loop that makes several.
+
+    In a loop `f"{role}-x"` is shown as `*-x`, and claims all that the table of the loop lists if it passes a part on.
+    """
+    module = ast.parse(source)
+    tables = {name: statement for statement in module.body for name in _assigned(statement)}
+    found = []
+    for statement in module.body:
+        listed = _listed(statement, tables)
+        for call in ast.walk(statement):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "check" and call.args:
+                passed_on = listed if any(isinstance(argument, ast.Starred) for argument in call.args) else []
+                words = dict.fromkeys([*_strings(call), *passed_on])
+                found += [(_pattern(call.args[0]), word) for word in words if ID.fullmatch(word)]
+    return found
+
+
+def _listed(statement: ast.stmt, tables: dict[str, ast.stmt]) -> list[str]:
+    """The literal strings of the tables that a loop goes through."""
+    if not isinstance(statement, ast.For):
+        return []
+    names = [node.id for node in ast.walk(statement.iter) if isinstance(node, ast.Name) and node.id in tables]
+    return [word for name in names for word in _strings(tables[name])]
+
+
+def _pattern(name: ast.expr) -> str:
+    """A literal, or an f-string with `*` for what is filled in."""
+    if isinstance(name, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in name.values)
+    return str(ast.literal_eval(name))
 
 
 def _strings(part: ast.AST) -> list[str]:
-    """The literal strings of a call in the order in which they stand."""
+    """The literal strings in a piece of source, in the order in which they stand."""
     nodes = [node for node in ast.walk(part) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     return [str(node.value) for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset))]

@@ -99,6 +99,19 @@ def test_a_check_claims_the_ids_in_its_decorator() -> None:
     ]
 
 
+def test_checks_made_in_a_loop_claim_what_is_passed_on() -> None:
+    source = (
+        'SENT = {"V": ("S5.2-verdict", "S5.2-output"), "D": ("S5.2-proposal",)}\n'
+        "for role, rules in SENT.items():\n"
+        '    check(f"{role}-messages", "S5.1-media-type", *rules)(sound)\n'
+        '    check(f"{role}-other", decisions=["D4"])(other)\n'
+    )
+    assert claimed(source) == [
+        *[("*-messages", name) for name in ("S5.1-media-type", "S5.2-verdict", "S5.2-output", "S5.2-proposal")],
+        ("*-other", "D4"),
+    ]
+
+
 def test_every_check_of_the_kit_names_known_ids(tmp_path: Path) -> None:
     assert spec_ledger.checks(tmp_path) == []
     known = {entry.id for entry in spec_ledger.requirements()} | {clause.id for clause in spec_ledger.clauses()}
