@@ -113,9 +113,41 @@ def _tokens_or_ref(value: Plain) -> tuple[int, ...] | str:
 TOKENS_OR_REF = Kind(_tokens_or_ref, lambda value: value if isinstance(value, str) else list(value))
 
 
-def _key(field: dataclasses.Field[Any]) -> str:
-    """Return the CDDL key of a field: its name, less the underscore that keeps `from_` off Python's keyword."""
-    return field.name.removesuffix("_")
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One member of a message class. `key` is its CDDL key: the field's name, less the underscore of `from_`."""
+
+    name: str
+    key: str
+    encoded_key: bytes
+    optional: bool
+    kind: Kind
+
+
+_DECLARED: dict[type, tuple[_Member, ...]] = {}
+_ORDERED: dict[type, tuple[_Member, ...]] = {}
+
+
+def _members(message: type) -> tuple[_Member, ...]:
+    """The members of a class as they are declared, found once."""
+    found = _DECLARED.get(message)
+    if found is None:
+        found = _DECLARED[message] = tuple(map(_member_of, dataclasses.fields(message)))
+    return found
+
+
+def _in_order(message: type) -> tuple[_Member, ...]:
+    """The members of a class as they stand in its encoding (D4), found once."""
+    found = _ORDERED.get(message)
+    if found is None:
+        found = _ORDERED[message] = tuple(sorted(_members(message), key=lambda member: member.encoded_key))
+    return found
+
+
+def _member_of(field: dataclasses.Field[Any]) -> _Member:
+    key = field.name.removesuffix("_")
+    optional = field.default is not dataclasses.MISSING
+    return _Member(field.name, key, cbor.encode(key), optional, field.metadata["kind"])
 
 
 class Message:
@@ -146,31 +178,30 @@ class Message:
         if not isinstance(value, Mapping):
             raise cls.fault(f"{cls._called()} must be a map.")
         given: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-            key = _key(field)
-            if key in value:
-                given[field.name] = cls._member(field, value[key])
-            elif field.default is dataclasses.MISSING:
-                raise cls.fault(f"{cls._called()} lacks the member {key!r}.")
+        for member in _members(cls):
+            if member.key in value:
+                given[member.name] = cls._member(member, value[member.key])
+            elif not member.optional:
+                raise cls.fault(f"{cls._called()} lacks the member {member.key!r}.")
         if cls.closed and len(given) != len(value):
             unknown = next(key for key in value if key not in given)
             raise cls.fault(f"{cls._called()} has the unknown member {unknown!r}; remove it.")
         return cls(**given)
 
     @classmethod
-    def _member(cls, field: dataclasses.Field[Any], value: Plain) -> Any:
+    def _member(cls, member: _Member, value: Plain) -> Any:
         try:
-            return field.metadata["kind"].parse(value)
+            return member.kind.parse(value)
         except ValueError as wanted:
-            raise cls.fault(f"{cls._called()} member {_key(field)!r} must be {wanted}.") from None
+            raise cls.fault(f"{cls._called()} member {member.key!r} must be {wanted}.") from None
 
     def to_plain(self) -> dict[str, Plain]:
         """Return the message as a plain map, absent members left out."""
         plain: dict[str, Plain] = {}
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
+        for member in _members(type(self)):
+            value = getattr(self, member.name)
             if value is not None:
-                plain[_key(field)] = field.metadata["kind"].plain(value)
+                plain[member.key] = member.kind.plain(value)
         return plain
 
     @classmethod
@@ -180,7 +211,12 @@ class Message:
 
     def encode(self) -> bytes:
         """Return the message in core deterministic encoding (D4)."""
-        return cbor.encode(self.to_plain())
+        entries: list[tuple[bytes, bytes]] = []
+        for member in _in_order(type(self)):
+            value = getattr(self, member.name)
+            if value is not None:
+                entries.append((member.encoded_key, cbor.encode(member.kind.plain(value))))
+        return cbor.join_map(entries)
 
 
 M = TypeVar("M", bound=Message)

@@ -24,8 +24,10 @@ def choose_length(alpha: float, t_d: float, t_v: float, limit: int) -> int:
     one unit. Costs are compared crosswise, so times of zero are no fault.
     """
     best, gain, cost = 1, expected_tokens(alpha, 1), t_d + t_v
+    m_gain = gain
     for m in range(2, limit + 1):
-        m_gain, m_cost = expected_tokens(alpha, m), m * t_d + t_v
+        m_gain += alpha**m
+        m_cost = m * t_d + t_v
         if m_gain * cost > gain * m_cost * (1 + SLACK):
             best, gain, cost = m, m_gain, m_cost
     return best

@@ -6,7 +6,7 @@ one that has a `round`. Everything else in it is the business of those who write
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sdcp.errors import MalformedBody
 from sdcp.messages.fields import U64_MAX
@@ -25,9 +25,14 @@ def advance(epochs: Epochs, data: bytes) -> Epochs:
     LogFencedError: a commit record below the highest fence, or a fence that is not above every epoch before it.
     MalformedBody: not a CBOR sequence of at least one record, or one that ends inside a record.
     """
+    return follow(epochs, _records(data))
+
+
+def follow(epochs: Epochs, records: Iterable[tuple[int, bool]]) -> Epochs:
+    """The same for records that are read already: of each its epoch, and whether it is a commit record."""
     fence, highest = epochs
     empty = True
-    for epoch, commits in _records(data):
+    for epoch, commits in records:
         empty = False
         if commits and fence is not None and epoch < fence:
             raise LogFencedError(f"the log is fenced at epoch {fence}; a record of epoch {epoch} is refused")

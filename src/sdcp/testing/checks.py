@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 from sdcp.machines.effects import Refuse, Reply, SelfDecode, Verify
 from sdcp.messages.contract import Action, Contract, Sampling
@@ -65,8 +66,8 @@ class Watch:
 
     def appended(self, data: bytes) -> None:
         """Octets have become durable."""
-        for _, value in cbor.decode_sequence(data):
-            self._take(parse_record(value))
+        for _, record in records_in(data):
+            self._take(record)
 
     def _take(self, record: Record) -> None:
         if not isinstance(record, CommitRecord):
@@ -201,6 +202,12 @@ class Watch:
         """The session has failed by its ladder: its last record says so (6.5.2)."""
         last = self.records.get(self._round)
         _hold(last is not None and last.action == Action.FAIL, "the session failed, and no record says why")
+
+
+@lru_cache(maxsize=64)
+def records_in(data: bytes) -> tuple[tuple[int, Record], ...]:
+    """Return the records in octets of a log, each with the octet at which it ends; several who watch ask in turn."""
+    return tuple((end, parse_record(value)) for end, value in cbor.decode_sequence(data))
 
 
 def _hold(holds: bool, what: str) -> None:

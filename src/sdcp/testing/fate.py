@@ -41,9 +41,12 @@ class Fate:
         self._script = script
         self._counts: dict[tuple[str, str, str], int] = {}
         self._chances = _chances(faults)
+        self._over = faults == SOUND and script is None
 
     def befalls(self, kind: str, sender: str, receiver: str) -> Stroke | None:
         """Return what befalls the next message, or work, of this kind; None: nothing does."""
+        if self._over:
+            return None
         place = (kind, sender, receiver)
         number = self._counts[place] = self._counts.get(place, 0) + 1
         stroke = self._draw(kind) if self._script is None else self._script.get((*place, number))
@@ -53,7 +56,7 @@ class Fate:
 
     def calm(self) -> None:
         """From now on nothing befalls anything any more."""
-        self._script, self._chances = None, _chances(SOUND)
+        self._over = True
 
     def _draw(self, kind: str) -> Stroke | None:
         chances = self._chances[kind]

@@ -15,11 +15,10 @@ import numpy as np
 
 from sdcp.machines.effects import Refuse, Reply
 from sdcp.messages.contract import Action, Contract
-from sdcp.messages.record import CommitRecord, FenceRecord, parse_record
+from sdcp.messages.record import CommitRecord, FenceRecord
 from sdcp.messages.round import Assignment, Proposal
 from sdcp.messages.session import SessionState
-from sdcp.testing.checks import Broken, Watch
-from sdcp.wire import cbor
+from sdcp.testing.checks import Broken, Watch, records_in
 
 SUM_TOLERANCE = 1e-4
 PAUSING = (Action.SWITCH, Action.SELF_DECODE)
@@ -53,7 +52,7 @@ class WaryWatch(Watch):
 
     def assigned(self, place: object, epoch: int, message: Assignment) -> None:
         """PUT drafter, as it comes to the verifier process `place`, whose epoch is `epoch`."""
-        if message.epoch == epoch and message.contract.encode() == self.contract.encode():
+        if message.epoch == epoch and message.contract == self.contract:
             self._term(place, epoch).assignments.append((next(self._serials), message))
 
     def proposed(self, place: object, epoch: int, client: str, message: Proposal) -> None:
@@ -151,7 +150,7 @@ def _good_rows(octets: bytes, tokens: tuple[int, ...], width: int) -> bool:
 
 def _records(data: bytes) -> list[tuple[int, int, CommitRecord | FenceRecord]]:
     found, start = [], 0
-    for end, value in cbor.decode_sequence(data):
-        found.append((start, end, parse_record(value)))
+    for end, record in records_in(data):
+        found.append((start, end, record))
         start = end
     return found

@@ -110,6 +110,8 @@ class Network:
         return type(message).decode(message.encode()) if self._encoded and isinstance(message, Message) else message
 
     def _carried(self, answer: Answer) -> Answer:
+        if not self._encoded:
+            return answer
         match answer:
             case Reply():
                 return replace(answer, message=self.carried(answer.message))

@@ -7,10 +7,11 @@ requests of a few tokens, stop tokens, an empty prompt, stores without fences, p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -35,7 +36,8 @@ TOKENS: Final = 64
 """The longest session."""
 
 RUNGS = (Action.REDUCE, Action.SWITCH, Action.SELF_DECODE)
-DRAFTERS = ("same", "noisy", "noisy", "brief", "heedless", "lookup", "guesses", "contrary")
+DRAFTERS = ("same", "near", "noisy", "brief", "heedless", "lookup", "guesses", "contrary")
+GOOD_DRAFTERS = ("same", "near")
 IMPATIENT = (
     router_steps.Patience(attempts=2, verifier_wait_ms=600, recovery_wait_ms=600, drafter_wait_ms=2_000, failovers=2),
     drafter_rounds.Patience(tries=2),
@@ -45,9 +47,10 @@ ENDLESS = (routing.ENDLESS, drafting.ENDLESS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Tables that belong together: the target's, a worse one of the same tokens, and one that is always wrong."""
+    """Tables that belong together: the target's, two worse ones, and one that is always wrong."""
 
     target: Table
+    near: Table
     noisy: Table
     contrary: Table
 
@@ -59,10 +62,11 @@ def family(name: str) -> Family:
     random = random_logits(size, seed=8)
     logits = cycle_logits(size, seed=7) + np.float32(0.2) * random if name != "wild" else random_logits(size, seed=5)
     start = random_logits(size, seed=6)[0]
-    noise = np.float32(1.2) * random_logits(size, seed=9)
+    noise = random_logits(size, seed=9)
     return Family(
         target=Table(f"{name} target", logits, start),
-        noisy=Table(f"{name} noisy", logits + noise, start),
+        near=Table(f"{name} near", logits + np.float32(0.5) * noise, start),
+        noisy=Table(f"{name} noisy", logits + np.float32(1.2) * noise, start),
         contrary=Table(f"{name} contrary", -logits, -start),
     )
 
@@ -153,16 +157,26 @@ def _drafter(name: str, tables: Family, luck: Random) -> Drafter:
             return TableDrafter(tables.noisy, luck, most=2)
         case "heedless":
             return TableDrafter(tables.noisy, luck, follows=False)
-    return TableDrafter({"same": tables.target, "contrary": tables.contrary}.get(name, tables.noisy), luck)
+    return TableDrafter(_TABLES[name](tables), luck)
+
+
+_TABLES: Final[Mapping[str, Callable[[Family], Table]]] = MappingProxyType(
+    {
+        "same": lambda tables: tables.target,
+        "near": lambda tables: tables.near,
+        "noisy": lambda tables: tables.noisy,
+        "contrary": lambda tables: tables.contrary,
+    }
+)
 
 
 # ---- from a seed -----------------------------------------------------------------------------------------------------
 
 
 def scenario_of(seed: int, tokens: int | None = None) -> Scenario:
-    """Draw a scenario; with `tokens` every session has exactly so many, and neither stop tokens nor `fail`."""
+    """Draw a scenario; with `tokens` every session has exactly so many, an ordinary contract, and good drafters."""
     luck = Random(seed)
-    models = luck.choice(("cycle", "cycle", "wild", "tiny"))
+    models = luck.choice(("cycle", "cycle", "wild", "tiny")) if tokens is None else "cycle"
     contract = _contract(luck, family(models).target, tokens)
     until_ms = luck.choice((0.0, 60.0, 300.0, 3_000.0, 10_000.0))
     verifiers, drafters = luck.randint(1, 3), luck.randint(1, 3)
@@ -172,9 +186,9 @@ def scenario_of(seed: int, tokens: int | None = None) -> Scenario:
         contract=contract,
         prompt=tuple(luck.randrange(family(models).target.vocabulary) for _ in range(luck.choice((0, 1, 2, 5)))),
         models=models,
-        drafters=tuple(luck.choice(DRAFTERS) for _ in range(drafters)),
+        drafters=tuple(luck.choice(DRAFTERS if tokens is None else GOOD_DRAFTERS) for _ in range(drafters)),
         verifiers=verifiers,
-        m_init=luck.randint(0, 9),
+        m_init=luck.randint(0, 9) if tokens is None else 16,
         inline_prompt=luck.choice((1, 8192, 8192)),
         loads=tuple(luck.randrange(101) for _ in range(6)),
         busy_verifiers=luck.random() < 0.6,
@@ -190,20 +204,36 @@ def scenario_of(seed: int, tokens: int | None = None) -> Scenario:
 def _contract(luck: Random, target: Table, tokens: int | None) -> Contract:
     rungs = tuple(luck.choice(RUNGS) for _ in range(luck.choice((1, 2, 4, 9, 40))))
     if tokens is not None:
-        rungs = (Action.REDUCE, Action.SWITCH, Action.SELF_DECODE) * 64
+        return _usual(luck, target, tokens)
     return Contract(
         target=target.model,
         tokenizer=IDENTITY_TOKENIZER,
         rule=luck.choice((GREEDY, GREEDY, SPECULATIVE)),
         sampling=luck.choice((None, ContractSampling(seed=luck.getrandbits(64)), _profile(luck, ContractSampling))),
         m_max=luck.choice((1, 2, 4, 8, 8)),
-        max_new=tokens or luck.choice((0, 1, 2, 3, 9, 17, 33, TOKENS, TOKENS)),
-        stop=luck.choice(((), (luck.randrange(target.vocabulary),), (0, 1, 9_999))) if tokens is None else (),
+        max_new=luck.choice((0, 1, 2, 3, 9, 17, 33, TOKENS, TOKENS)),
+        stop=luck.choice(((), (luck.randrange(target.vocabulary),), (0, 1, 9_999))),
         low_rounds=luck.choice((1, 1, 2, 3)),
         low_ratio=luck.choice((None, 0, 50, 100)),
-        fallback=rungs if tokens is not None or luck.random() < 0.8 else (*rungs, Action.FAIL)[-3:],
-        self_load=luck.choice((None, 0, 60, 100)) if tokens is None else 100,
-        self_max=luck.choice((None, 0, 1, 4)) if tokens is None else 4,
+        fallback=rungs if luck.random() < 0.8 else (*rungs, Action.FAIL)[-3:],
+        self_load=luck.choice((None, 0, 60, 100)),
+        self_max=luck.choice((None, 0, 1, 4)),
+    )
+
+
+def _usual(luck: Random, target: Table, tokens: int) -> Contract:
+    """A contract as operators have it, of exactly so many tokens."""
+    return Contract(
+        target=target.model,
+        tokenizer=IDENTITY_TOKENIZER,
+        rule=luck.choice((GREEDY, GREEDY, SPECULATIVE)),
+        sampling=luck.choice((None, ContractSampling(seed=luck.getrandbits(64)))),
+        m_max=16,
+        max_new=tokens,
+        stop=(),
+        low_rounds=4,
+        fallback=(Action.REDUCE, Action.SWITCH, Action.SELF_DECODE, Action.SWITCH, Action.SELF_DECODE),
+        self_load=100,
     )
 
 

@@ -26,8 +26,10 @@ from sdcp.machines.inputs import (
     TokensFetched,
     TokensUnavailable,
 )
+from sdcp.messages.record import CommitRecord
 from sdcp.ports import LogFencedError
-from sdcp.stores.records import NO_RECORDS, Epochs, advance
+from sdcp.stores.records import NO_RECORDS, Epochs, follow
+from sdcp.testing.checks import records_in
 from sdcp.wire import cbor
 from sdcp.wire.rows import check_rows, decode_rows
 
@@ -68,7 +70,8 @@ class Store:
         epochs = log.epochs
         if self.enforces_fences:
             try:
-                epochs = advance(epochs, effect.data)
+                found = ((record.epoch, type(record) is CommitRecord) for _, record in records_in(effect.data))
+                epochs = follow(epochs, found)
             except LogFencedError:
                 return LogFenced()
         if effect.etag != log.etag:

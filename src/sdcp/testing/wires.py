@@ -6,6 +6,7 @@ neither learns more than that no answer comes. A party can be down: who calls it
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ class Wires(Network):
         self.fate = fate
         self.down: set[str] = set()
         self._clock = clock
+        self._waiting: deque[tuple[float, Call]] = deque()  # all deadlines are equally long: in the order of sending
         self._cuts: dict[tuple[str, str], int] = {}
 
     # ---- cuts --------------------------------------------------------------------------------------------------------
@@ -49,7 +51,9 @@ class Wires(Network):
         """Let a request travel: `arrive(call)` is called none, one or two times."""
         call.receiver = to
         clock = self._clock
-        clock.watch_for(call.sender, DEADLINE_MS, self._expire, call)
+        if not self._waiting:
+            clock.watch_for("", DEADLINE_MS, self._deadline)
+        self._waiting.append((clock.now_ms + DEADLINE_MS, call))
         stroke = self.fate.befalls("request", call.sender, to)
         if self._cuts and (call.sender, to) in self._cuts:
             return
@@ -88,6 +92,16 @@ class Wires(Network):
             self._clock.post(call.sender, CALM_MS, self.settle, call, SILENCE)
         else:
             arrive(call)
+
+    def _deadline(self) -> None:
+        """Give up the calls whose time is up; come back when that of the next one is."""
+        waiting, clock = self._waiting, self._clock
+        while waiting and (waiting[0][0] <= clock.now_ms or not waiting[0][1].open):
+            call = waiting.popleft()[1]
+            if call.open:
+                clock.watch_for(call.sender, 0.0, self._expire, call)
+        if waiting:
+            clock.watch_for("", waiting[0][0] - clock.now_ms, self._deadline)
 
     def _expire(self, call: Call) -> None:
         if call.open:

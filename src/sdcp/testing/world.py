@@ -47,6 +47,8 @@ class World(Pair):
     def __init__(self, scenario: Scenario, script: Mapping[Name, Stroke] | None = None) -> None:
         self.scenario = scenario
         self.broken = self.withdrawn = False
+        self._read = 0
+        self._lied_to = scenario.liars is not HONEST
         self._script = script
         self._effects: dict[str, int] = {}
         self._planned: dict[tuple[str, int], Incident] = {}
@@ -134,9 +136,11 @@ class World(Pair):
     def step(self) -> bool:
         """Let the next thing happen. False: nothing is left to happen."""
         self.steps += 1
-        self.troupe.meddle(self)
+        if self._lied_to:
+            self.troupe.meddle(self)
         happened = self.clock.step()
-        self._check()
+        if len(self.front_end.tokens) != self._read:
+            self._read = self._check_read(self._read)
         return happened
 
     def play(self) -> World:
@@ -152,6 +156,13 @@ class World(Pair):
             self.step()
         self._check_end()
         return self
+
+    def _check_read(self, before: int) -> int:
+        """What the front end has read since is what stands in the log there: nothing lost, repeated or reordered."""
+        read, held = self.front_end.tokens, self.watch.tokens
+        if len(read) < before or read[before:] != held[before : len(read)]:
+            raise Broken("the front end has read what is not in the log, or has lost what it read (6.7)")
+        return len(read)
 
     def _check_end(self) -> None:
         """What must be so when a session is over, and nothing is under way any more."""

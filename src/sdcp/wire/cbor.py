@@ -16,7 +16,7 @@ Not here: what a message must contain (`sdcp.messages`), and the bodies' media t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -120,8 +120,12 @@ def _encode_array(value: list[object] | tuple[object, ...]) -> bytes:
 
 
 def _encode_map(value: Mapping[object, object]) -> bytes:
-    entries = sorted((encode(key), encode(member)) for key, member in value.items())
-    return _head(5, len(entries)) + b"".join(key + member for key, member in entries)
+    return join_map(sorted((encode(key), encode(member)) for key, member in value.items()))
+
+
+def join_map(entries: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return the map of keys and members that are encoded, and in the order of the encoded keys, already."""
+    return _head(5, len(entries)) + b"".join(map(b"".join, entries))
 
 
 def _encode_simple(value: Simple) -> bytes:
@@ -207,7 +211,15 @@ class _Reader:
         self.items = MAX_ITEMS
 
     def item(self) -> object:
-        """The next data item, with all that it contains."""
+        """The next data item, with all that it contains. Small integers and short texts take the short way."""
+        initial = self.octets[self.at] if self.at < len(self.octets) else 0xFF
+        if initial < 0x18:
+            self.at += 1
+            return initial
+        if 0x60 <= initial < 0x78:
+            self.at += 1
+            self._count()
+            return self._utf8(self._take(initial - 0x60))
         major, info, argument = self._head()
         if major == 0:
             return argument

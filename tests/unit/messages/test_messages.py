@@ -15,6 +15,7 @@ from sdcp.messages.record import CommitRecord, FenceRecord, parse_record
 from sdcp.messages.round import Assignment, Proposal, Verdict
 from sdcp.messages.session import SessionOpen
 from sdcp.messages.status import Status
+from sdcp.wire import cbor
 from tests.unit.messages.samples import CONTRACT, MESSAGES, required
 
 MESSAGE = st.sampled_from(list(MESSAGES)).flatmap(lambda cls: MESSAGES[cls])
@@ -42,6 +43,12 @@ def contract_with(**members: Any) -> dict[str, Any]:
 @given(MESSAGE)
 def test_a_message_survives_its_bytes(message: Any) -> None:
     assert type(message).decode(message.encode()) == message
+
+
+@pytest.mark.decision("D4")
+@given(MESSAGE)
+def test_a_message_is_encoded_as_its_plain_map_is(message: Any) -> None:
+    assert message.encode() == cbor.encode(message.to_plain())
 
 
 @pytest.mark.requirement("S5.2-unknown-keys")
