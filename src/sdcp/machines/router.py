@@ -179,12 +179,16 @@ class RouterSession(Opening, Changing, Drafting):
             return self._resume(event.ref)
         if self._step is Step.STORING_PROMPT:
             self._prompt = event.ref
-            return self._choose_verifier()
+            return self._prompt_settled()
         return self._assign(replace(self._point, ref=event.ref))
 
     def _store_failed(self, event: inputs.StoreFailed) -> Effects:
         """A prompt can travel in the message; committed tokens cannot (D20)."""
-        return self._choose_verifier() if self._step is Step.STORING_PROMPT else self._pause()
+        return self._prompt_settled() if self._step is Step.STORING_PROMPT else self._pause()
+
+    def _prompt_settled(self) -> Effects:
+        """The prompt is stored, or travels in messages: on with the verifier or, where it has one, the drafter."""
+        return self._choose_drafter() if self._may_commit else self._choose_verifier()
 
     # ---- events and the end (D17) -----------------------------------------------------------------------------------
 

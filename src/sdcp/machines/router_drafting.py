@@ -123,13 +123,17 @@ class Drafting(Stepping):
 
     def _assignment_taken(self, event: inputs.AssignmentTaken) -> Effects:
         self._refusing.clear()
-        self._waited_ms = 0
+        self._waited_ms = self._refusals = 0
         return self._next()
 
     def _assignment_refused(self, event: inputs.AssignmentRefused) -> Effects:
+        if event.error is not None and self._store_anew():
+            self._prompt, self._point = self._prompt_tokens, replace(self._point, ref=None)
         if self.drafter is not None:
             self._refusing.add(self.drafter)
         self._wanted = self._wanted or frozenset()
+        if self._prompt_is_loose:
+            return self._ask(Step.STORING_PROMPT, StoreTokens(self._prompt_tokens))
         return self._choose_drafter()  # it may have drafted all the same: only its answer was lost
 
     def _drafter_lost(self, event: inputs.DrafterLost) -> Effects:

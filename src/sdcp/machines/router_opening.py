@@ -7,6 +7,7 @@ again, and then taken for one that may have opened it. A refusal that is an answ
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sdcp.errors import InvalidContent, MalformedBody, Overloaded, ProblemError
 from sdcp.machines import inputs
@@ -45,11 +46,14 @@ class Opening(Stepping):
         self._withdrawn = False
 
     def _begin(self) -> Effects:
-        if isinstance(self._prompt, tuple) and len(self._prompt) > self._patience.inline_prompt:
-            return self._ask(Step.STORING_PROMPT, StoreTokens(self._prompt))
+        """Store what an open needs and is not stored, then choose who gets it."""
+        if self._prompt_is_loose:
+            return self._ask(Step.STORING_PROMPT, StoreTokens(self._prompt_tokens))
         return self._choose_verifier()
 
     def _choose_verifier(self) -> Effects:
+        if self.epoch > 1 and self._point.ref is None:
+            return self._ask(Step.STORING_RESUME, StoreTokens(tuple(self._recorded.tokens)))
         return self._ask(Step.CHOOSING_VERIFIER, ChooseVerifier(self.contract, frozenset(self._refusing)))
 
     def _verifier_chosen(self, event: inputs.VerifierChosen) -> Effects:
@@ -91,7 +95,7 @@ class Opening(Stepping):
             self._refusing.add(self._verifier_uri)
             return self._fence()
         self._refusing.clear()
-        self._waited_ms = 0
+        self._waited_ms = self._refusals = 0
         moved = self._moved()
         ended = ended_by(state) or self._recorded.ended
         if ended is not None:
@@ -112,6 +116,8 @@ class Opening(Stepping):
     def _open_refused(self, error: ProblemError) -> Effects:
         if unclear(error):
             return self._unanswered()
+        if self._store_anew():
+            self._prompt, self._point = self._prompt_tokens, replace(self._point, ref=None)
         if error.status == 409:
             return self._fence()
         if error.status == 422 and self.epoch == 1:  # the contract or the prompt itself: the front end's to mend
@@ -119,7 +125,7 @@ class Opening(Stepping):
         self._refusal = error
         self._refusing.add(self._verifier_uri)
         self._may_commit = False  # an answered refusal opens nothing, and every earlier epoch is fenced
-        return self._choose_verifier()
+        return self._begin()
 
     def _refuse_submission(self, error: ProblemError) -> Effects:
         self.failure = error if self._locating.location is None else None

@@ -114,7 +114,8 @@ class Stepping(ABC):
         self.ended: Action | None = None
         self.failure: ProblemError | None = None
         start_digest = prefix_digest(contract_digest(contract.to_plain()), prompt)
-        self._prompt: tuple[int, ...] | str = tuple(prompt)
+        self._prompt_tokens = tuple(prompt)
+        self._prompt: tuple[int, ...] | str = self._prompt_tokens
         self._log = commit_log
         self._patience = patience or Patience()
         self._recorded = Recorded(contract, start_digest)
@@ -127,6 +128,7 @@ class Stepping(ABC):
         self._waited_ms = 0  # since the session last got on
         self._refusing: set[str] = set()  # instances that would not take the session just now
         self._refusal: ProblemError | None = None
+        self._refusals = 0  # in a row, by instances that could not take the session
         self._may_commit = False  # an open has gone out, and no fence after it
         self._wanted: frozenset[str] | None = None  # a drafter is needed, preferably none of these
         self._proposers: list[tuple[int, str]] = []  # the last two, and after which round their turn came
@@ -153,6 +155,19 @@ class Stepping(ABC):
         self._pausing = True
         self._waited_ms += self._patience.retry_ms
         return [SetTimer(TIMER, self._patience.retry_ms)]
+
+    def _store_anew(self) -> bool:
+        """Whether to store what an instance needs once more: it was refused, and perhaps the object is gone.
+
+        At the first refusal in a row, the second, the fourth and so on: most refusals are for other reasons.
+        """
+        self._refusals += 1
+        return self._refusals & (self._refusals - 1) == 0
+
+    @property
+    def _prompt_is_loose(self) -> bool:
+        """Whether the prompt is too long to travel in messages, and not stored."""
+        return isinstance(self._prompt, tuple) and len(self._prompt) > self._patience.inline_prompt
 
     @property
     def _verifier_uri(self) -> str:

@@ -205,13 +205,22 @@ class RoutingSession:
         cache = self._equipment.cache
         try:
             ref = await cache.create(cbor.encode(list(effect.tokens)))
-            await cache.lease(self._lease, [*self._objects, ref], LEASE_MS)
+            await self._hold(ref)
         except CACHE_FAULTS as fault:
             return StoreFailed(str(fault), effect)
-        self._objects.append(ref)
         if self.ended_ms is not None:  # it ended meanwhile
             await self._let_go()
         return TokensStored(ref, effect)
+
+    async def _hold(self, ref: str) -> None:
+        """Lease an object with those of before; without them if one has gone: whoever misses it says so."""
+        cache = self._equipment.cache
+        try:
+            await cache.lease(self._lease, [*self._objects, ref], LEASE_MS)
+        except ObjectMissingError:
+            await cache.lease(self._lease, [ref], LEASE_MS)
+            self._objects.clear()
+        self._objects.append(ref)
 
     async def _append(self, effect: AppendLog) -> LogAppended | LogMoved | LogFenced | LogUnanswered:
         return await append_log(self._equipment.cache, effect)
