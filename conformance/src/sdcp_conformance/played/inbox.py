@@ -6,6 +6,7 @@ An `Incoming` is one request of the subject that waits for its answer. A `Mailbo
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +18,14 @@ from sdcp_conformance.watch import SDCP_CBOR
 
 
 class Incoming:
-    """One request of the subject; `message` is its decoded body, None when it has none or is no CBOR."""
+    """One request of the subject; `message` is its decoded body, None when it has none or is no CBOR.
+
+    `at`: when it came, in monotonic seconds.
+    """
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.at = time.monotonic()
         self.message: Any = None
         if request.body:
             try:

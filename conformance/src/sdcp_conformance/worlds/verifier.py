@@ -10,13 +10,14 @@ async def some_check(v: VerifierWorld) -> None:
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from sdcp_conformance.net.client import Answer
 from sdcp_conformance.oracle.bigram import TARGET
 from sdcp_conformance.oracle.rules import greedy, seeded, speculative, truncate
-from sdcp_conformance.outcome import expect
+from sdcp_conformance.outcome import ensure, expect
 from sdcp_conformance.played.cache import Log
 from sdcp_conformance.played.inbox import Incoming
 from sdcp_conformance.worlds.session import PROMPT, SessionFacts, contract_of, tokens_object
@@ -135,6 +136,18 @@ class VerifierSession(SessionFacts):
         self.m_cap = verdict["m_cap"]
         return verdict
 
+    def catch_up(self) -> list[int]:
+        """Take in the rounds in the commit log that no verdict told of, such as those of self-decoding; return tokens.
+
+        Fails unless each follows the round before, with its n and d[n].
+        """
+        before = len(self.output)
+        for record in self.log.records:
+            if record.get("round", 0) > self.round:
+                for key, value in self.commit(record["tokens"]).items():
+                    expect(record.get(key), value, f"{key} of the commit record of round {self.round}")
+        return self.output[before:]
+
     # -- what is so ---------------------------------------------------------------------------------------------------
 
     @property
@@ -145,6 +158,18 @@ class VerifierSession(SessionFacts):
     async def tokens(self) -> list[int]:
         """All output that the subject gives out now."""
         return list((await self.read()).message["tokens"])
+
+    async def released(self, count: int) -> list[int]:
+        """Wait, with GET output, until at least `count` tokens are out or the session is over; return them all."""
+        limit = time.monotonic() + self.world.patience_s
+        tokens: list[int] = []
+        final = False
+        while len(tokens) < count and not final:
+            ensure(time.monotonic() < limit, f"expected {count} tokens of output in time, came {tokens}")
+            message = (await self.read(len(tokens), wait_s=1)).message
+            expect(message.get("from"), len(tokens), "from of the output")
+            tokens, final = tokens + message["tokens"], message["final"]
+        return tokens
 
     async def everything(self) -> tuple[Any, ...]:
         """All that a refused request must leave as it is: output, final, commit log, without waiting."""

@@ -117,6 +117,11 @@ class World:
         context = context_of(self.town.authority.ca, identity, tls12=tls12, alpn=alpn)
         return await attempt(self.base, context, octets, limit_s)
 
+    async def attempt_foreign(self, octets: bytes, limit_s: float = 3.0) -> Attempt:
+        """The same with a certificate that says `router`, of an authority that nobody trusts."""
+        foreign = self.town.stranger_authority.issue(self.town.new_name("foreign"), ["router"])
+        return await attempt(self.base, context_of(self.town.authority.ca, foreign), octets, limit_s)
+
     def put_object(self, data: bytes) -> str:
         """Put octets into the cache; return the URI."""
         return self.cache.put(data, self.cache.name_of(self.town.new_ref("objects")))
