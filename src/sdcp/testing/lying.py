@@ -11,11 +11,11 @@ profile, and, until something is committed, what the session is about. So it can
 on; once it stops, the honest router gets the session on again. A fence of the highest epoch there is ends it for good.
 
 A cache may forget, deny, delay and show an earlier state together with that state's entity tag: conditional appends
-make all of it harmless. Altered objects fall to digests and to the checks of rows. It is not claimed that a session
-goes on whose log is garbled (`garble`), or whose leased prompt or committed tokens are lost for good (`evict_tokens`:
-the router has their URIs alone, and gives up when its patience is over). Nothing at all is claimed of a cache that
-invents records, takes acknowledged ones back, or shows one state with the entity tag of another: the log is what is
-committed, and carries no signature. `Liars` has no such lie.
+make all of it harmless. Altered objects fall to digests and to the checks of rows; what is lost is stored anew. But an
+altered prompt may have the request refused (422) before anything is committed, which is not told here, and it is not
+claimed that a session goes on whose log is garbled (`garble`). Nothing at all is claimed of a cache that invents
+records, takes acknowledged ones back, or shows one state with the entity tag of another: the log is what is committed,
+and carries no signature. `Liars` has no such lie.
 
 Here are the chances alone. The lies stand in `lying_drafter`, `lying_router` and `lying_store`, what is checked of them
 in `lying_watch`, and `lying_troupe` puts them on the stage.
@@ -107,7 +107,7 @@ SAID_BY_ROUTER: Final = (
 STEPWISE: Final = frozenset((*SAID_BY_ROUTER, "uncalled", "evict", "evict_tokens"))
 """Lies that need no occasion: a step is one."""
 
-FATAL: Final = frozenset(("garble", "evict_tokens"))
+FATAL: Final = frozenset(("garble",))
 """Lies after which a session may rightly end, or stand still, before its output is whole."""
 
 

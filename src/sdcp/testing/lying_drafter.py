@@ -101,6 +101,7 @@ class LyingDrafter(DrafterInstance):
             if self.script.lies(name):
                 rows = np.frombuffer(objects[ref], "<f4").reshape(-1, self.width).copy()
                 objects[ref] = luck.choice(ways)(rows, luck.randrange(len(rows)), proposal.tokens)
+                return
 
     def rows_for(self, tokens: tuple[int, ...]) -> str:
         """Write rows that give all to the tokens they are for; those not below V get none."""

@@ -77,9 +77,12 @@ class LyingStore(Store):
             self.delete(self._script.luck.choice(those))
 
     def fetch_tokens(self, effect: FetchTokens) -> TokensFetched | TokensUnavailable:
-        """Carry out FetchTokens, with the object or another."""
+        """Carry out FetchTokens, with the object or another.
+
+        Not before something is committed: until then another prompt is refused as the front end's to mend (422).
+        """
         data = self.objects.get(effect.ref)
-        if data is None or not self._script.lies("altered"):
+        if data is None or not self.logs or not self._script.lies("altered"):
             return super().fetch_tokens(effect)
         other = self.put(self._other_tokens(data))
         answer = super().fetch_tokens(replace(effect, ref=other))
