@@ -19,6 +19,7 @@ import tokenize
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,14 +102,15 @@ def _lines_of_ids(source: str) -> dict[str, int]:
 # -- markers in tests --------------------------------------------------------------------------------------------------
 
 
-def marked(kind: str, root: Path = ROOT) -> list[Claim]:
+@cache
+def marked(kind: str, root: Path = ROOT) -> tuple[Claim, ...]:
     """Every claim that a test makes with `pytest.mark.<kind>`, by file and in the order of the file."""
     found = []
     for path in sorted((root / "tests").rglob("*.py")):
-        name = path.relative_to(root).as_posix()
-        for test, identifier in carried(path.read_text(encoding="utf-8"), kind):
-            found.append(Claim(identifier, f"{name}::{test}", name))
-    return found
+        name, source = path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
+        if f"pytest.mark.{kind}" in source:
+            found += [Claim(identifier, f"{name}::{test}", name) for test, identifier in carried(source, kind)]
+    return tuple(found)
 
 
 def carried(source: str, kind: str) -> list[tuple[str, str]]:
@@ -129,6 +131,8 @@ def carried(source: str, kind: str) -> list[tuple[str, str]]:
 
 def stray(source: str, kind: str) -> list[str]:
     """The ids in markers that reach no test."""
+    if f"pytest.mark.{kind}" not in source:
+        return []
     reached = {identifier for _, identifier in carried(source, kind)}
     return [identifier for identifier in _ids(ast.parse(source), kind) if identifier not in reached]
 
@@ -194,14 +198,15 @@ def _words(source: str) -> Iterator[str]:
 # -- conformance checks ------------------------------------------------------------------------------------------------
 
 
-def checks(root: Path = ROOT) -> list[Claim]:
+@cache
+def checks(root: Path = ROOT) -> tuple[Claim, ...]:
     """Every claim of a check of the conformance kit, by file and in the order of the file; none without the kit."""
     found = []
     for path in sorted((root / "conformance" / "src").rglob("*.py")):
         name = path.relative_to(root).as_posix()
         for check, identifier in claimed(path.read_text(encoding="utf-8")):
             found.append(Claim(identifier, check, name))
-    return found
+    return tuple(found)
 
 
 def claimed(source: str) -> list[tuple[str, str]]:

@@ -56,6 +56,8 @@ def _good(message: str) -> Iterator[Case]:
     full = small | FULLEST[message]
     yield _taken("no optional member", message, small, small)
     yield _taken("every member", message, full, full)
+    least = full | {key: LEAST.get(key, 0) for key, value in full.items() if type(value) is int}
+    yield _taken("every number at its least", message, least, least)
 
 
 def _other_encodings(message: str) -> Iterator[Case]:
@@ -156,6 +158,8 @@ def _of_contract(case: Case) -> Case:
 
 
 HASHES = ("target", "tokenizer", "digest", "base_digest", "scope", "session")
+# The least value of a number, where it is not 0.
+LEAST = {"role": 1, "m_max": 1, "low_rounds": 1}
 # Ranges that the CDDL, or D6, gives a number: the least value and the greatest that are not in it.
 RANGES: dict[str, list[int]] = {
     "load": [101],

@@ -61,6 +61,9 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     "S5.2-policy",
     "S4.1-contract",
     "S4.1-sampling",
+    "S4.1-actions",
+    "S5.2-session-id",
+    "S5.2-cache-ref",
     "S4.1-unknown-contract-key",
     "S5.1-session-path-id",
 )

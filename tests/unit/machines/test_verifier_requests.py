@@ -151,7 +151,9 @@ def test_from_round_must_be_greater_than_the_current_round() -> None:
     assert profile_of(world) == Sampling(top_k=2)
 
 
-@pytest.mark.requirement("S6.6-committed-unchanged", "S6.6-rule-unchanged", "S4.1-contract-never-modified")
+@pytest.mark.requirement(
+    "S6.6-committed-unchanged", "S6.6-rule-unchanged", "S4.1-contract-never-modified", "S4.1-digest-once"
+)
 def test_committed_output_rule_and_contract_stay() -> None:
     world = World().started()
     world.play((4, 5))

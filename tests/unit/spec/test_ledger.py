@@ -113,7 +113,7 @@ def test_checks_made_in_a_loop_claim_what_is_passed_on() -> None:
 
 
 def test_every_check_of_the_kit_names_known_ids(tmp_path: Path) -> None:
-    assert spec_ledger.checks(tmp_path) == []
+    assert spec_ledger.checks(tmp_path) == ()
     known = {entry.id for entry in spec_ledger.requirements()} | {clause.id for clause in spec_ledger.clauses()}
     known |= {clause.decision for clause in spec_ledger.clauses()}
     assert [claim for claim in spec_ledger.checks() if claim.id not in known] == []
