@@ -41,9 +41,6 @@ def main() -> None:
     except (CommandError, baselines.BaselineError, SubjectError) as fault:
         print(f"sdcp-conformance: {fault}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("sdcp-conformance: stopped; what was started has ended", file=sys.stderr)
-        sys.exit(130)
 
 
 class CommandError(Exception):
