@@ -265,6 +265,32 @@ def vectors(files: Annotated[list[Path], typer.Argument(metavar="FILE...", help=
     raise typer.Exit(run(files))
 
 
+@app.command()
+def simulate(
+    seeds: Annotated[int, typer.Option("--seeds", metavar="NUMBER", min=1, help="How many seeds to run.")] = 200,
+    start: Annotated[int, typer.Option("--start", metavar="SEED", min=0, help="The first of them.")] = 0,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="SEED", min=0, help="Run this one alone.")] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Print all that happens in it.")] = False,
+    tokens: Annotated[
+        int | None,
+        typer.Option("--tokens", metavar="NUMBER", min=1, help="Ordinary sessions of so many tokens, for timing."),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", metavar="NUMBER", min=1, help="Processes.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Play sessions in simulated worlds, and check every invariant at every step.
+
+    Messages are lost, late, repeated and overtaken; processes crash, stand still and are cut off; peers lie. A seed
+    decides all of it, so it replays a run. Exit code 1 if an invariant was broken: then the shortest run is shown.
+
+    Example: sdcp simulate --seeds 2000 --workers 2
+    """
+    from sdcp.simulate import Order, run
+
+    order = Order(seeds=seeds, start=start, seed=seed, trace=trace, tokens=tokens, workers=workers, as_json=as_json)
+    raise typer.Exit(run(order))
+
+
 # ---- the whole system -----------------------------------------------------------------------------------------------
 
 

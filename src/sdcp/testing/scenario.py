@@ -26,7 +26,7 @@ from sdcp.rules.acceptance import GREEDY, SPECULATIVE
 from sdcp.testing import drafting, routing
 from sdcp.testing.engines import cycle_logits, guesses, random_logits
 from sdcp.testing.incidents import DRAFTER, VERIFIER, Incident
-from sdcp.testing.lying import HONEST, Liars
+from sdcp.testing.lying import HONEST, Liars, some_liars
 from sdcp.testing.network import SOUND, Faults
 from sdcp.testing.pair import Setting
 from sdcp.testing.surroundings import CACHE, FRONT_END, ROUTER
@@ -198,11 +198,12 @@ def scenario_of(seed: int, tokens: int | None = None) -> Scenario:
         faults=_faults(luck) if until_ms else SOUND,
         incidents=_incidents(luck, parties, until_ms, tokens is None) if until_ms else (),
         until_ms=until_ms,
+        liars=some_liars(luck) if until_ms and tokens is None and luck.random() < 0.25 else HONEST,
     )
 
 
 def _contract(luck: Random, target: Table, tokens: int | None) -> Contract:
-    rungs = tuple(luck.choice(RUNGS) for _ in range(luck.choice((1, 2, 4, 9, 40))))
+    rungs = tuple(luck.choice(RUNGS) for _ in range(luck.choice((1, 2, 4, 9, 40, 40))))
     if tokens is not None:
         return _usual(luck, target, tokens)
     return Contract(
@@ -211,9 +212,9 @@ def _contract(luck: Random, target: Table, tokens: int | None) -> Contract:
         rule=luck.choice((GREEDY, GREEDY, SPECULATIVE)),
         sampling=luck.choice((None, ContractSampling(seed=luck.getrandbits(64)), _profile(luck, ContractSampling))),
         m_max=luck.choice((1, 2, 4, 8, 8)),
-        max_new=luck.choice((0, 1, 2, 3, 9, 17, 33, TOKENS, TOKENS)),
-        stop=luck.choice(((), (luck.randrange(target.vocabulary),), (0, 1, 9_999))),
-        low_rounds=luck.choice((1, 1, 2, 3)),
+        max_new=luck.choice((0, 1, 2, 3, 9, 17, 33, TOKENS, TOKENS, TOKENS)),
+        stop=luck.choice(((), (), (luck.randrange(target.vocabulary),), (0, 9_999))),
+        low_rounds=luck.choice((1, 2, 3)),
         low_ratio=luck.choice((None, 0, 50, 100)),
         fallback=rungs if luck.random() < 0.8 else (*rungs, Action.FAIL)[-3:],
         self_load=luck.choice((None, 0, 60, 100)),
