@@ -71,6 +71,7 @@ def test_rule_1_drafts_the_most_probable_tokens(folder: Folder, plain: Plain, na
     assert results == [DraftResult(tokens, None) for tokens in expected]
 
 
+@pytest.mark.requirement("S6.2-own-kv-cache", "S6.3-draft-state-discarded", "S6.3-accepted-kv-valid")
 def test_rounds_follow_the_committed_prefix(folder: Folder, plain: Plain):
     """Its own tokens are kept where they were accepted, and forgotten where something else was committed."""
     engine, path = drafter(folder("llama")), folder("llama")
@@ -87,6 +88,7 @@ def test_a_round_drafted_again_is_drafted_from_the_prefix(folder: Folder, plain:
     assert engine.draft([job([3, 4], length=1)])[0].tokens == greedy(plain, folder("llama"), [3], 4)
 
 
+@pytest.mark.requirement("S5.2-sampled-from-row")
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_rows_are_those_sampled_from_under_the_profile(folder: Folder, plain: Plain, name: str):
     """D22, D25: binary32 rows of the profile, and the tokens drawn from these very rows (replayed)."""

@@ -91,6 +91,7 @@ def test_other_precisions_are_close(folder: Folder, plain: Plain, name: str, pre
     assert np.abs(logits.float().numpy() - expected).max() < tolerance * np.abs(expected).max()
 
 
+@pytest.mark.requirement("S6.3-batching")
 @pytest.mark.parametrize("name", ["llama", "llama-gqa-tied", "llama-biased", "llama-wide"])
 def test_packed_rows_are_the_same_bits_in_any_pass(folder: Folder, name: str):
     """D32: with pinned numerics plain decoding and verification compute the very same logits."""
@@ -108,6 +109,7 @@ def test_packed_rows_are_the_same_bits_in_any_pass(folder: Folder, name: str):
 # -- verification ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("S6.3-scoring", "S6.4-greedy-output")
 @pytest.mark.parametrize("name", list(CONFIGS))
 def test_greedy_output_equals_plain_decoding_whatever_is_proposed(folder: Folder, plain: Plain, name: str):
     """Interleaved sessions with right, wrong and no proposals, on a prompt that was prefilled or was not."""
@@ -173,6 +175,7 @@ def test_after_a_full_room_the_session_goes_on(folder: Folder, plain: Plain):
     assert engine.verify([job(PROMPT + right[:2])])[0].additional == right[2]
 
 
+@pytest.mark.requirement("S6.3-scoring", "S6.3-acceptance")
 def test_speculative_equals_the_rule_on_plain_logits(folder: Folder, plain: Plain):
     path = folder("llama-gqa-tied")
     engine, profile = target(path), Sampling(temperature_milli=700, top_k=20, top_p_milli=900)

@@ -83,8 +83,17 @@ def _empty_rounds(count: int, contract: Any) -> Iterator[bytes]:
         yield CommitRecord(epoch=1, round=number, tokens=(), committed=0, digest=digest).encode()
 
 
-@pytest.mark.requirement("S6.4-seed-derivation", "S6.4-seed-purpose", "S6.4-seed-53-bits", "S6.4-speculative-accept")
-@pytest.mark.requirement("S6.4-speculative-residual", "S6.4-speculative-all-accepted", "S6.9-resume")
+@pytest.mark.requirement(
+    "S6.4-seed-derivation",
+    "S6.4-seed-purpose",
+    "S6.4-seed-53-bits",
+    "S6.4-speculative-accept",
+    "S6.4-speculative-residual",
+    "S6.4-speculative-all-accepted",
+    "S6.9-resume",
+    "S6.3-scoring",
+    "S6.3-acceptance",
+)
 @pytest.mark.decision("D23", "D24-position", "D25")
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_a_seeded_round_commits_the_tokens_of_its_vector(case: dict[str, Any]) -> None:

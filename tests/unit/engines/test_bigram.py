@@ -76,6 +76,7 @@ def test_context_is_read_from_the_metadata(tmp_path: Path):
     assert BigramTarget(tmp_path / "m").context == 100
 
 
+@pytest.mark.requirement("S6.3-scoring", "S6.3-acceptance", "S6.4-greedy-accept")
 def test_greedy_accepts_the_argmax_chain_and_stops_at_the_first_other_token(path: Path):
     target = BigramTarget(path)
     chain = greedy(5, 4)
@@ -90,6 +91,7 @@ def test_positions_beyond_the_room_are_not_evaluated(path: Path):
     assert (result.accepted, result.additional) == (2, None)  # D14
 
 
+@pytest.mark.requirement("S6.3-scoring", "S6.3-acceptance", "S6.4-speculative-accept")
 @pytest.mark.parametrize("length", [0, 2])
 def test_speculative_equals_the_rule_applied_to_the_table(path: Path, length: int):
     profile = Sampling(temperature_milli=800, top_k=5, top_p_milli=950)

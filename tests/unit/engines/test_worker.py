@@ -86,6 +86,7 @@ async def start(engine: Gated, worker: Worker) -> asyncio.Task[VerifyResult]:
     return task
 
 
+@pytest.mark.requirement("S6.3-batching")
 async def test_what_waits_rides_in_the_next_pass(engine: Gated, worker: Worker):
     first = await start(engine, worker)
     others = [asyncio.create_task(worker.verify(verify_job(n, n))) for n in (2, 3)]

@@ -233,9 +233,8 @@ def test_of_several_faults_the_first_in_order_is_told(first: int) -> None:
 # ---- step 5, rows and random values ----------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("S6.3-rows-before-random", "S6.4-unseeded")
+@pytest.mark.requirement("S6.3-rows-before-random", "S6.4-unseeded", "S6.3-fetch-while-scoring", "S6.3-scoring")
 @pytest.mark.decision("D12-before-random", "D27-fixed")
-@pytest.mark.requirement("S6.3-fetch-while-scoring")
 def test_rows_are_here_before_a_random_value_is_drawn_and_all_are_drawn_before_scoring() -> None:
     world = World(contract=SPECULATIVE, hold={FetchRows, DrawRandom, Verify}).started()
     world.propose(4, 5)
