@@ -117,8 +117,7 @@ class Drafting(Stepping):
         return self._ask_for_drafter() if self._catching_up else self._send_assignment(Step.ASSIGNING)
 
     def _send_assignment(self, step: Step) -> Effects:
-        if self.drafter is None:
-            raise RuntimeError("an assignment goes to the drafter that the verifier was told of")
+        assert self.drafter is not None  # an assignment goes to the drafter that the verifier was told of
         return self._ask(step, SendAssignment(self.drafter, self._assignment(self.drafter)))
 
     def _assignment_taken(self, event: inputs.AssignmentTaken) -> Effects:
@@ -129,8 +128,7 @@ class Drafting(Stepping):
     def _assignment_refused(self, event: inputs.AssignmentRefused) -> Effects:
         if event.error is not None and self._store_anew():
             self._prompt, self._point = self._prompt_tokens, replace(self._point, ref=None)
-        if self.drafter is not None:
-            self._refusing.add(self.drafter)
+        self._refusing.add(self._awaited.drafter)
         self._wanted = self._wanted or frozenset()
         if self._prompt_is_loose:
             return self._ask(Step.STORING_PROMPT, StoreTokens(self._prompt_tokens))

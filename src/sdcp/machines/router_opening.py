@@ -84,8 +84,7 @@ class Opening(Stepping):
 
     def _resume_member(self) -> Resume:
         point = self._point
-        if point.ref is None:
-            raise RuntimeError("a session is resumed with its committed tokens, even with none (D19)")
+        assert point.ref is not None  # a session is resumed with its committed tokens, even with none (D19)
         return Resume(round=point.round, committed=point.committed, digest=point.digest, committed_tokens=point.ref)
 
     def _opened(self, state: SessionState) -> Effects:

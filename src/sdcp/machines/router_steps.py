@@ -171,8 +171,7 @@ class Stepping(ABC):
 
     @property
     def _verifier_uri(self) -> str:
-        if self.verifier is None:
-            raise RuntimeError("a step that needs a verifier began without one")
+        assert self.verifier is not None  # no step that needs a verifier begins without one
         return self.verifier
 
     @abstractmethod
