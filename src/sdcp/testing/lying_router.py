@@ -192,7 +192,9 @@ def _open_again(router: LyingRouter, world: World) -> None:
 
 
 def _take_over(router: LyingRouter, world: World) -> None:
-    """Do as the router of the session would: the honest one has to take it back."""
+    """Do as the router of the session would, once something is committed: the honest one has to take it back."""
+    if not world.watch.tokens:
+        return
     epoch = router.next_epoch(world)
     router.append_fence(world, epoch, lambda: _take(router, world, epoch))
 
