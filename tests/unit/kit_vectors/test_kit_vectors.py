@@ -37,6 +37,35 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     sys.modules.pop("vectors_rules", None)
 
 
+@pytest.mark.decision(
+    "D4-senders",
+    "D4-receivers",
+    "D4-uint",
+    "D4-unknown-keys",
+    "D4-unknown-action",
+    "D6-range",
+    "D6-fallback",
+    "D6-unknown-key",
+    "D1-suffix",
+    "D2-session-state",
+    "D7-path",
+    "D14-accepted",
+    "D15-low",
+    "D16-start",
+    "D16-moves",
+    "D20-log",
+    "D20-void",
+    "D22-order",
+    "D22-absent",
+    "D22-ties",
+    "D23-draw",
+    "D24-position",
+    "D24-self-decoded",
+    "D25-rows",
+    "D29-rule",
+    "D29-self-max-0",
+    "D3-400",
+)
 @pytest.mark.requirement(
     "S4.1-contract-digest",
     "S4.2-uint32-network-order",

@@ -30,6 +30,7 @@ def busy(world: World | None = None, *tokens: int) -> tuple[World, int]:
 # ---- step 1, authorization -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.decision("D9-same-drafter")
 @pytest.mark.requirement("S6.3-authorization", "S6.1-latest-assignment-only")
 @pytest.mark.parametrize(
     ("client", "members"),

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from sdcp import errors
-from sdcp.machines.effects import FetchRows, SendEvent, Verify
-from sdcp.machines.inputs import EngineFailed, RowsRefused
+from sdcp.machines.effects import FetchRows, SelfDecode, SendEvent, Verify
+from sdcp.machines.inputs import EngineFailed, ProposalReceived, RowsRefused
 from sdcp.messages.contract import Action
 from sdcp.messages.session import State
-from tests.unit.machines.verifier_world import CONTRACT, World
+from tests.unit.machines.verifier_world import CONTRACT, STATUS, Client, World
 
 
 @pytest.mark.decision("D13-waiting")
@@ -49,3 +49,26 @@ def test_whoever_waits_when_another_drafter_takes_over_is_not_assigned_any_more(
     assert isinstance(world.refusal(first), errors.QUnavailable)
     assert isinstance(world.refusal(second), errors.NotAssigned)
     assert world.told(assigned).round == 0
+
+
+@pytest.mark.decision("D12-identical")
+def test_a_proposal_that_differs_in_its_status_alone_is_identical() -> None:
+    """It shares the refusal of the first; one that differs in any other member is tried for itself."""
+    world = World(contract=replace(CONTRACT, rule=2), hold={FetchRows}).started()
+    first, alike = world.propose(4), world.propose(4, status=replace(STATUS, load=99, queue=7))
+    other = world.propose(4, draft_kv="kv")
+    world.release(RowsRefused(1, errors.QUnavailable("evicted")))
+    assert [type(world.refusal(each)) for each in (first, alike)] == [errors.QUnavailable] * 2
+    assert other not in world.answers
+    assert world.held == [FetchRows(1, "rows", (4,))]
+
+
+@pytest.mark.decision("D13-replay")
+@pytest.mark.parametrize("action", [Action.SWITCH, Action.SELF_DECODE, Action.FAIL])
+def test_whatever_ended_drafting_its_verdict_is_given_again(action: Action) -> None:
+    contract = replace(CONTRACT, low_rounds=1, fallback=(action,), self_load=100)
+    world = World(contract=contract, hold={SelfDecode}).started()
+    sent = world.proposal(*world.wrong())
+    verdict = world.verdict(world.ask(ProposalReceived, sent, Client()))
+    assert verdict.action == action
+    assert world.verdict(world.ask(ProposalReceived, sent, Client())) == verdict

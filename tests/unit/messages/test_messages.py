@@ -45,7 +45,7 @@ def test_a_message_survives_its_bytes(message: Any) -> None:
     assert type(message).decode(message.encode()) == message
 
 
-@pytest.mark.decision("D4")
+@pytest.mark.decision("D4-senders")
 @given(MESSAGE)
 def test_a_message_is_encoded_as_its_plain_map_is(message: Any) -> None:
     assert message.encode() == cbor.encode(message.to_plain())

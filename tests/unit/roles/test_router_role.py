@@ -413,7 +413,7 @@ async def test_a_drafter_that_cannot_be_reached_is_passed_over(world: World) -> 
     assert [message.drafter for message in world.messages(Assignment)] == [D1, D1, D2, D2]  # PUT, POST, each
 
 
-@pytest.mark.decision("D34-fenced")
+@pytest.mark.decision("D34-fenced", "D33-delete")
 async def test_a_withdrawn_request_is_fenced_and_its_objects_go(world: World) -> None:
     await world.running()
     assert (await world.send(FRONT_END, "DELETE", f"requests/{encode_id(REQUEST)}")).status == 204
@@ -467,6 +467,7 @@ async def test_events_come_from_the_session_s_own_verifier(world: World) -> None
     assert (await world.send(peer("verifier", V1), "POST", "events", message)).status == 204
 
 
+@pytest.mark.decision("D33-policy")
 @pytest.mark.requirement("S5.1-post-policy", "S6.6-from-round")
 async def test_a_policy_goes_to_the_verifier_and_comes_back_as_applied(world: World) -> None:
     location = await world.running()

@@ -296,6 +296,7 @@ async def town(pki: Pki, facts: VerifierFacts, capacity: int, tmp_path: Path) ->
 # ---- a session from open to finish -----------------------------------------------------------------------------------
 
 
+@pytest.mark.decision("D17-kinds")
 @pytest.mark.requirement("S5.1-post-sessions", "S5.1-put-drafter", "S5.1-post-proposals", "S5.1-get-output")
 @pytest.mark.requirement("S5.1-session-path-id", "S5.1-media-type")
 async def test_rule_1_from_the_open_to_the_finish(town: Town) -> None:

@@ -24,6 +24,7 @@ def test_rows_of_another_layout_are_sent_in_this_one() -> None:
     assert encode_rows(ROWS.astype(">f4")) == encode_rows(ROWS)
 
 
+@pytest.mark.decision("D25-verifier")
 def test_decoded_rows_are_a_view_of_the_bytes_and_cannot_be_written() -> None:
     """The bytes checked are the bytes used (D25)."""
     data = bytearray(encode_rows(ROWS))
