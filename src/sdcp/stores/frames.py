@@ -8,7 +8,8 @@ Both checksums are CRC-32. The header's own lets a frame with a bad payload stil
 the segment was on disk for certain when the frame was written; that is what tells the two ways of being broken apart:
 
 - *torn*: what was being written when the power went, never acknowledged. It may be cut off;
-- *damaged*: it lies below some frame's `durable`, or below the mark that the writer keeps beside the segments. It was
+- *damaged*: it lies below some frame's `durable`, below the mark that the writer keeps beside the segments, or below
+  the end that the next segment's head tells of this one. It was
   acknowledged, so it must not vanish: a bad payload makes its log refused, and a bad header, which names no log and
   hides what follows, stops the start.
 
@@ -29,8 +30,8 @@ MAGIC = b"\xa5SJ1"
 _HEADER = struct.Struct(">4sHBIQQQQQII")  # magic, name, flags, payload, version, start, fence, epoch, durable, CRCs
 _CRC = struct.Struct(">I")
 _FENCED = 1
-_HEAD = struct.Struct(">8sQQI")
-_HEAD_MAGIC = b"SDCPJRN1"
+_HEAD = struct.Struct(">8sQQQI")  # magic, number, previous, where the previous ends, CRC of all of this
+_HEAD_MAGIC = b"SDCPJRN2"
 HEAD_SIZE = _HEAD.size
 
 
@@ -56,18 +57,26 @@ class Found(NamedTuple):
     intact: bool
 
 
-def encode_head(number: int, previous: int) -> bytes:
-    """The head of segment `number`; `previous` is the last segment before it that holds frames, 0 for none."""
-    fields = _HEAD.pack(_HEAD_MAGIC, number, previous, 0)[: -_CRC.size]
+class Head(NamedTuple):
+    """What begins a segment: its number, the last segment before it that holds frames (0: none), and that one's end."""
+
+    number: int
+    previous: int
+    previous_end: int
+
+
+def encode_head(head: Head) -> bytes:
+    """The octets of a segment's head."""
+    fields = _HEAD.pack(_HEAD_MAGIC, *head, 0)[: -_CRC.size]
     return fields + _CRC.pack(crc32(fields))
 
 
-def decode_head(octets: bytes) -> tuple[int, int] | None:
-    """Number and previous segment of a head, or None when it was never written whole."""
+def decode_head(octets: bytes) -> Head | None:
+    """A segment's head, or None when it was never written whole."""
     if len(octets) < HEAD_SIZE or crc32(octets[: HEAD_SIZE - _CRC.size]) != _CRC.unpack_from(octets, HEAD_SIZE - 4)[0]:
         return None
-    magic, number, previous, _ = _HEAD.unpack_from(octets)
-    return (number, previous) if magic == _HEAD_MAGIC else None
+    magic, number, previous, previous_end, _ = _HEAD.unpack_from(octets)
+    return Head(number, previous, previous_end) if magic == _HEAD_MAGIC else None
 
 
 def encode_frame(frame: Frame, payload: bytes, durable: int) -> tuple[bytes, int, int]:

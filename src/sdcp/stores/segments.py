@@ -22,7 +22,7 @@ from pathlib import Path
 from zlib import crc32
 
 from sdcp.errors import ConfigurationError
-from sdcp.stores.frames import HEAD_SIZE, Found, Scan, SegmentDamagedError, decode_head, encode_head
+from sdcp.stores.frames import HEAD_SIZE, Found, Head, Scan, SegmentDamagedError, decode_head, encode_head
 
 _MARK = struct.Struct(">QQI")
 _SUFFIX = ".journal"
@@ -206,10 +206,9 @@ class Segments:
         if head is None and not mark and not sealed and not any(octets[HEAD_SIZE:]):
             path.unlink()  # the start that made it was cut off before it served anybody
             return
-        if head is None or head[0] != number:
+        if head is None or head.number != number:
             raise SegmentDamagedError("its head is damaged")
-        if head[1] != self._last_used and not head[1] < self.first <= number:
-            raise SegmentDamagedError(f"it follows segment {head[1]}, which is missing")
+        self._check_follows(head)
         segment = self._by_number[number] = Segment(path, number, HEAD_SIZE)
         scan = Scan(memoryview(octets), mark, sealed)
         for found in scan.frames():
@@ -222,10 +221,26 @@ class Segments:
             log.warning("%s: cut a torn tail of %d octets that nobody was told of", path, len(octets) - scan.end)
         segment.seal()
 
+    def _check_follows(self, head: Head) -> None:
+        """Refuse a gap: a segment before this one that is missing, or that was cut where a frame of it ends."""
+        if head.previous != self._last_used:
+            if not head.previous < self.first <= head.number:
+                raise SegmentDamagedError(f"it follows segment {head.previous}, which is missing")
+        elif head.previous_end != self._last_end:
+            raise SegmentDamagedError(
+                f"it follows segment {head.previous}, which ended at octet {head.previous_end}, not at {self._last_end}"
+            )
+
+    @property
+    def _last_end(self) -> int:
+        """Where the last segment that holds frames ends; 0 when there is none."""
+        last = self._by_number.get(self._last_used)
+        return last.end if last is not None else 0
+
     def _begin(self, number: int) -> None:
         path = self._path(number)
         try:
-            write_synced(path, encode_head(number, self._last_used))
+            write_synced(path, encode_head(Head(number, self._last_used, self._last_end)))
             sync_folder(self._folder)
         except OSError:
             path.unlink(missing_ok=True)  # the segment before it may still be written, so it must stay the last

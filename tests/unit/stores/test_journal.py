@@ -15,7 +15,7 @@ import pytest
 
 from sdcp.errors import ConfigurationError
 from sdcp.ports import LogFencedError, LogMovedError, StoreFullError, StoreUnavailableError
-from sdcp.stores.frames import HEAD_SIZE, Frame, Scan, SegmentDamagedError, encode_frame, encode_head
+from sdcp.stores.frames import HEAD_SIZE, Frame, Head, Scan, SegmentDamagedError, encode_frame, encode_head
 from sdcp.stores.journal import Journal
 from sdcp.stores.segments import Segment, Sizes
 from sdcp.stores.store import LogDamagedError, LogState
@@ -481,7 +481,7 @@ async def test_a_log_that_is_forgotten_under_a_reader_is_not_read_wrong(tmp_path
 def test_a_frame_whose_name_is_no_name_is_damage_like_any_other():
     """Its checksums fit, so somebody else wrote it: no exception of another kind may stop the start."""
     frame = Frame("log", 0, LogState(1, 3, None, 1))
-    octets = bytearray(encode_head(1, 0) + encode_frame(frame, b"abc", HEAD_SIZE)[0])
+    octets = bytearray(encode_head(Head(1, 0, 0)) + encode_frame(frame, b"abc", HEAD_SIZE)[0])
     name = octets.index(b"log")
     octets[name] = 0xFF
     octets[name - 4 : name] = crc32(octets[name : name + 3], crc32(octets[HEAD_SIZE : name - 4])).to_bytes(4, "big")
@@ -510,3 +510,17 @@ async def test_files_that_are_no_segments_are_let_be(tmp_path):
     assert again.read("s", 0, None)[0] == whole
     again.close()
     assert (tmp_path / "1.journal").read_bytes() == b"notes"
+
+
+async def test_a_sealed_segment_that_was_cut_where_a_frame_ends_is_damaged_too(tmp_path):
+    """Nothing in it tells, when the log goes on nowhere else: the next segment does."""
+    journal = Journal(tmp_path / "a", sizes=SMALL)
+    await fill(journal, "s", 1)
+    cut = journal._segments.newest.end
+    await fill(journal, "t", 1)
+    journal.close()
+    Journal(tmp_path / "a", sizes=SMALL).close()
+    first = segments(tmp_path / "a")[0]
+    first.write_bytes(first.read_bytes()[:cut])
+    with pytest.raises(ConfigurationError, match=f"follows segment 1, which ended at octet .*, not at {cut}"):
+        Journal(tmp_path / "a", sizes=SMALL)
