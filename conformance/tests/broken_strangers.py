@@ -5,29 +5,25 @@ python broken_strangers.py FAULT verifier --config FILE
 
 from __future__ import annotations
 
-import importlib.util
+import asyncio
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
-_spec = importlib.util.spec_from_file_location("stranger", Path(__file__).with_name("stranger.py"))
-assert _spec is not None
-assert _spec.loader is not None
-stranger = importlib.util.module_from_spec(_spec)
-sys.modules["stranger"] = stranger
-_spec.loader.exec_module(stranger)
+import stranger
+from sdcp_conformance.encoding import decode, encode
+from stranger_rounds import TASKS
 
 
-class Forgetful(stranger.Stranger):  # type: ignore[misc, name-defined]
+class Forgetful(stranger.Stranger):
     """Answers before the record is durable."""
 
     async def _append(self, session: Any, kept: list[int]) -> None:
         session.output, session.round = [*session.output, *kept], session.round + 1
-        stranger._TASKS.add(stranger.asyncio.ensure_future(self._append_record(session, {"epoch": 1})))
+        TASKS.add(asyncio.ensure_future(self._append_record(session, {"epoch": 1})))
 
 
-class Trusting(stranger.Stranger):  # type: ignore[misc, name-defined]
+class Trusting(stranger.Stranger):
     """Takes a proposal from whoever names the assigned drafter."""
 
     async def _propose(self, message: dict[str, Any], request: Any) -> bytes:
@@ -36,7 +32,7 @@ class Trusting(stranger.Stranger):  # type: ignore[misc, name-defined]
             return bytes(await self._verify(session, message))
 
 
-class Careless(stranger.Stranger):  # type: ignore[misc, name-defined]
+class Careless(stranger.Stranger):
     """Serves any target model."""
 
     def _check_contract(self, contract: dict[str, Any]) -> None:
@@ -44,23 +40,23 @@ class Careless(stranger.Stranger):  # type: ignore[misc, name-defined]
         super()._check_contract(contract)
 
 
-class Wordless(stranger.Stranger):  # type: ignore[misc, name-defined]
+class Wordless(stranger.Stranger):
     """Sends verdicts that lack a member."""
 
     async def _verify(self, session: Any, message: dict[str, Any]) -> bytes:
-        verdict = stranger.decode(await super()._verify(session, message))
+        verdict = decode(await super()._verify(session, message))
         del verdict["low"]
-        return bytes(stranger.encode(verdict))
+        return bytes(encode(verdict))
 
 
-class Silent(stranger.Stranger):  # type: ignore[misc, name-defined]
+class Silent(stranger.Stranger):
     """Never sends an event."""
 
     async def _send_event(self, session: Any, kind: int) -> None:
         return None
 
 
-class Mortal(stranger.Stranger):  # type: ignore[misc, name-defined]
+class Mortal(stranger.Stranger):
     """Ends when a round is low."""
 
     async def _commit(self, session: Any, accepted: int, *rest: Any) -> bytes:

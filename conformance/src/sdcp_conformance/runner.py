@@ -149,6 +149,7 @@ class _RoleRun:
             outcome, why = FAILED, str(fault)
         except TransportFault as fault:
             outcome, why = FAILED, f"expected an answer: {fault}"
+            await subject.wait(0.5)  # it may have ended, and nobody been told yet
         except TimeoutError:
             outcome, why = FAILED, f"expected the check to be over within {CHECK_S:g} s, it was not"
         except Exception as fault:
