@@ -16,7 +16,7 @@ from sdcp.errors import TABLE_2, ProblemError
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "https://iana.org/assignments/http-problem-types#"
-MAX_DETAIL = 2000
+MAX_DETAIL = 2000  # characters, sent and read
 
 _BY_STATUS: dict[int, type[ProblemError]] = {
     kind.status: kind
@@ -46,7 +46,7 @@ def encode_problem(
         "type": TYPE_PREFIX + error.suffix if error.suffix else "about:blank",
         "title": error.title,
         "status": error.status,
-        "detail": error.detail,
+        "detail": error.detail[:MAX_DETAIL],  # it may quote what the peer sent
     }
     if session_state is not None:
         problem["session-state"] = to_json(session_state)

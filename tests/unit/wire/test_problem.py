@@ -8,7 +8,7 @@ import pytest
 
 from sdcp import errors
 from sdcp.errors import TABLE_2, ProblemError
-from sdcp.wire.problem import MAX_DETAIL, MEDIA_TYPE, decode_problem, encode_problem, to_json
+from sdcp.wire.problem import MAX_DETAIL, MEDIA_TYPE, decode_problem, decode_session_state, encode_problem, to_json
 
 TABLE = {
     "sdcp-stale-epoch": 409,
@@ -129,9 +129,26 @@ def test_the_media_type_decides_not_the_look_of_the_body() -> None:
     assert isinstance(decode_problem(422, None, body), errors.InvalidContent)
 
 
+@pytest.mark.decision("D2")
+def test_the_state_inside_a_problem_comes_out_as_it_went_in_or_as_nothing() -> None:
+    state = {"session": b"\x01\xff", "epoch": 3, "digest": b"", "state": 2}
+    _, headers, body = encode_problem(errors.StaleBase("behind"), state)
+    kind = dict(headers)["content-type"]
+    assert decode_session_state(kind, body) == {"session": "Af8", "epoch": 3, "digest": "", "state": 2}
+    for other in (encode_problem(errors.StaleBase("behind"))[2], b'{"session-state": [1]}', b"[]", b"\xff"):
+        assert decode_session_state(kind, other) == {}
+    assert decode_session_state("text/plain", body) == {}
+
+
 def test_an_endless_detail_is_cut() -> None:
     body = json.dumps({"detail": "x" * 100_000}).encode()
     assert len(decode_problem(400, MEDIA_TYPE, body).detail) == MAX_DETAIL
+
+
+def test_a_detail_that_quotes_endlessly_is_cut_before_it_is_sent() -> None:
+    _, headers, body = encode_problem(errors.BadContract("a key " + "x" * 100_000))
+    assert len(body) < MAX_DETAIL + 500
+    assert decode_problem(422, dict(headers)["content-type"], body).detail == "a key " + "x" * (MAX_DETAIL - 6)
 
 
 def test_a_detail_that_has_no_utf_8_form_does_not_fail() -> None:
