@@ -13,6 +13,7 @@ from sdcp_conformance.net.raw import Attempt, attempt, context_of
 from sdcp_conformance.net.server import Handler, Server
 from sdcp_conformance.oracle.bigram import DRAFT, TARGET, TOKENIZER
 from sdcp_conformance.played.cache import PlayedCache
+from sdcp_conformance.played.inbox import Incoming
 from sdcp_conformance.subject import Subject
 from sdcp_conformance.town import Town
 from sdcp_conformance.watch import SDCP_CBOR, Watch
@@ -102,6 +103,12 @@ class World:
         return await client.request(
             method, url, body, headers=headers, media=media, timeout_s=timeout_s, watched=watched
         )
+
+    def statuses(self) -> list[Incoming]:
+        """The statuses that this very process has reported to the played router, by its certificate, in order."""
+        every = [each for reported in self.town.statuses.values() for each in reported]
+        ours = [each for each in every if self.base in each.request.peer.uris]
+        return sorted(ours, key=lambda each: each.at)
 
     async def attempt(
         self,
