@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sdcp_conformance.encoding import decode, decode_sequence, encode, is_deterministic
+from sdcp_conformance.encoding import decode, decode_sequence, encode, encode_loosely, is_deterministic
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,12 @@ def test_what_is_no_single_sound_item_is_refused(hexadecimal: str) -> None:
 def test_a_sequence() -> None:
     assert decode_sequence(encode({"epoch": 1}) + encode({"epoch": 2})) == [{"epoch": 1}, {"epoch": 2}]
     assert decode_sequence(b"") == []
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": [1, -2, 2**63], "bcde": {"x": b"12345", "y": None}, "t": True, "f": 1.5}, [], ""]
+)
+def test_loose_encoding_is_the_same_value(value: object) -> None:
+    data = encode_loosely(value)
+    assert decode(data) == value
+    assert not is_deterministic(data)

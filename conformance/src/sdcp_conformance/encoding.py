@@ -22,6 +22,24 @@ def encode(value: Any) -> bytes:
     return bytes(cbor2.dumps(value, canonical=True))
 
 
+def encode_loosely(value: Any) -> bytes:
+    """Return a well-formed encoding of the same value that is as far from deterministic as can be.
+
+    Maps and arrays of indefinite length, members backwards, strings in chunks, numbers in eight octets.
+    """
+    if isinstance(value, dict):
+        members = [encode_loosely(key) + encode_loosely(member) for key, member in value.items()]
+        return b"\xbf" + b"".join(reversed(members)) + b"\xff"
+    if isinstance(value, list):
+        return b"\x9f" + b"".join(map(encode_loosely, value)) + b"\xff"
+    if isinstance(value, bytes | str):
+        chunks = b"".join(encode(part) for part in (value[:3], value[3:]))
+        return (b"\x5f" if isinstance(value, bytes) else b"\x7f") + chunks + b"\xff"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return bytes([0x1B if value >= 0 else 0x3B]) + (value if value >= 0 else -1 - value).to_bytes(8, "big")
+    return encode(value)
+
+
 def decode(data: bytes) -> Any:
     """Return the one item that `data` is. ValueError: not well-formed, a duplicate key, or octets after it."""
     value, end = _Reader(data).item(0, 0)

@@ -76,6 +76,12 @@ class Answer:
         ensure(self.status in statuses, f"{self.asked}: expected a refusal with {wanted}, came {self.summary}")
         return self.problem
 
+    def rejected(self, what: str = "") -> Problem:
+        """Fail unless refused with some 4xx, where the draft leaves the status open; `what` says why. Returns it."""
+        wanted = f"{self.asked}: expected a refusal with a 4xx{what and f' for {what}'}"
+        ensure(400 <= self.status < 500, f"{wanted}, came {self.summary}")
+        return self.problem
+
 
 class Client:
     """One certificate; connections are opened when needed. `watch` sees every answer unless told otherwise."""
