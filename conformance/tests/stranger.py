@@ -104,7 +104,7 @@ class Stranger(Rounds):
             raise Refusal(403)
 
     def _body(self, request: Request, rule: str) -> dict[str, Any]:
-        if request.headers.get("content-type") != SDCP_CBOR:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != SDCP_CBOR:
             raise Refusal(415)
         if len(request.body) > self.body_bytes:
             raise Refusal(413)
@@ -114,7 +114,7 @@ class Stranger(Rounds):
             raise Refusal(400, detail=str(fault)) from None
         if not isinstance(value, dict):
             raise Refusal(400)
-        if isinstance(value.get("contract"), dict) and rule == "session-open":
+        if isinstance(value.get("contract"), dict):
             self._check_contract(value["contract"])
         if messages.value_faults(rule, value):
             raise table_2("sdcp-bad-contract") if "contract" in value and rule == "session-open" else Refusal(400)
@@ -123,7 +123,7 @@ class Stranger(Rounds):
     def _check_contract(self, contract: dict[str, Any]) -> None:
         faults = messages.value_faults("contract", contract)
         known = messages.known_keys("contract") >= contract.keys()
-        known = known and messages.known_keys("sampling") >= contract.get("sampling", {}).keys()
+        known = known and (faults or messages.known_keys("sampling") >= contract.get("sampling", {}).keys())
         if faults or not known or contract["m_max"] == 0 or contract["rule"] not in (1, 2):
             raise table_2("sdcp-bad-contract", "; ".join(faults) or "a key or value that is not defined")
         if (contract["target"], contract["tokenizer"]) != (self.digest, TOKENIZER):

@@ -53,6 +53,14 @@ def test_sound_messages_pass(rule: str, message: dict[str, Any]) -> None:
 def test_every_member_counts(rule: str, message: dict[str, Any]) -> None:
     for key in message:
         assert messages.faults(rule, encode({**message, key: 1.5})), key
+        assert messages.faults(rule, encode({**message, key: -1})), key
+        assert messages.faults(rule, encode({**message, key: [b"\x01"]})), key
+
+
+@pytest.mark.parametrize("key", ["m_max", "low_ratio", "self_load", "self_max", "low_rounds", "rule"])
+@pytest.mark.parametrize("value", [-1, -100, b"\x01", "1", None, True, [1]])
+def test_a_number_of_a_contract_is_a_uint(key: str, value: Any) -> None:
+    assert messages.value_faults("contract", contract_of(**{key: value}))
 
 
 @pytest.mark.parametrize("rule", ["verdict", "proposal", "session-open", "assignment", "status"])

@@ -18,10 +18,14 @@ from sdcp_conformance.encoding import decode, encode
 
 @lru_cache
 def cddl() -> str:
-    """All rules. The library takes a choice as the item of an array only in parentheses, which mean the same."""
+    """All rules, in words that the library understands as CDDL means them.
+
+    It takes a choice as the item of an array only in parentheses, and lets negative numbers pass for `uint .le n`.
+    """
     folder = files("sdcp_conformance") / "data"
     text = "\n".join((folder / name).read_text() for name in ("sdcp.cddl", "decisions.cddl"))
-    return re.sub(r"^ladder = (.*)$", r"ladder = (\1)", text, flags=re.MULTILINE)
+    text = re.sub(r"^ladder = (.*)$", r"ladder = (\1)", text, flags=re.MULTILINE)
+    return re.sub(r"uint \.le (\d+)", r"uint .and (0..\1)", text)
 
 
 @lru_cache
