@@ -74,10 +74,14 @@ def _top_p(logits: Logits, p: Distribution, least: float) -> NDArray[np.intp]:
 
     A whole vocabulary is sorted only when the greatest logits do not suffice; the sums are the same either way.
     """
-    for k in (FIRST_SORTED, len(logits)):
-        head = _top_k(logits, k)
-        order = head[np.argsort(-logits[head], kind="stable")]
-        reached = int(np.searchsorted(np.cumsum(p[order]), least, side="left"))
-        if reached < len(order):
-            break
+    order = _by_logit(logits, FIRST_SORTED)
+    if np.cumsum(p[order])[-1] < least:
+        order = _by_logit(logits, len(logits))
+    reached = int(np.searchsorted(np.cumsum(p[order]), least, side="left"))
     return order[: reached + 1]
+
+
+def _by_logit(logits: Logits, k: int) -> NDArray[np.intp]:
+    """Identifiers of the k greatest logits in order; equal ones by identifier."""
+    head = _top_k(logits, k)
+    return head[np.argsort(-logits[head], kind="stable")]

@@ -66,6 +66,16 @@ def test_one_job_of_a_session_per_batch_oldest_first():
     assert [numbers(batcher.take()) for _ in range(2)] == [[0, 2], [1]]
 
 
+def test_what_waits_is_counted_by_kind():
+    batcher = Batcher(8, 100)
+    for number in range(3):
+        batcher.add_round(ticket(number, number))
+    batcher.add_prefill(ticket(3, 3))
+    assert (batcher.rounds, batcher.prefills) == (3, 1)
+    batcher.take()
+    assert (batcher.rounds, batcher.prefills) == (0, 1)
+
+
 def test_a_waiting_prefill_can_be_withdrawn_once():
     batcher = Batcher(8, 100)
     batcher.add_prefill(ticket(1))

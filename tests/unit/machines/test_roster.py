@@ -52,6 +52,14 @@ def choose(made: Roster, but: frozenset[str] = frozenset(), now_ms: int = 0, **m
     return made.choose_drafter(contract(**members), but, now_ms)
 
 
+@pytest.mark.decision("D7-ttl")
+def test_a_name_is_in_use_while_its_status_counts() -> None:
+    made = roster(status("d"))
+    assert made.base_in_use("d", 999) == "https://d"
+    assert made.base_in_use("d", 1000) is None
+    assert made.base_in_use("another", 0) is None
+
+
 @pytest.mark.requirement("S6.1-drafter-selection")
 @pytest.mark.parametrize(
     ("worse", "better"),

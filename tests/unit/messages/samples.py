@@ -8,8 +8,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sdcp.messages.contract import Action, Contract, ContractSampling, Sampling
+from sdcp.messages.lease import MAX_TTL_MS, Lease
 from sdcp.messages.output import Event, Output
 from sdcp.messages.record import CommitRecord, FenceRecord
+from sdcp.messages.request import GenerationRequest, Location, ProfileChange
 from sdcp.messages.round import Assignment, Proposal, Verdict
 from sdcp.messages.session import Policy, Resume, SessionOpen, SessionState
 from sdcp.messages.status import Status
@@ -75,6 +77,7 @@ COMMIT = st.builds(
     tokens=TOKENS,
     committed=U64,
     digest=HASH,
+    proposed=maybe(U64),
     accepted=maybe(U64),
     action=maybe(ACTION),
     m_cap=maybe(U64),
@@ -144,13 +147,36 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         load=PERCENT,
     ),
     Output: st.builds(
-        Output, session=SESSION, epoch=U64, from_=U64, tokens=TOKENS, final=st.booleans(), finish=maybe(ACTION)
+        Output,
+        session=SESSION,
+        epoch=U64,
+        from_=U64,
+        tokens=TOKENS,
+        final=st.booleans(),
+        finish=maybe(ACTION),
+        passes=maybe(U64),
+        accepted=maybe(U64),
+        proposed=maybe(U64),
     ),
     Status: STATUS,
     Event: st.builds(Event, session=SESSION, epoch=U64, kind=ACTION, committed=U64, digest=HASH),
     Policy: st.builds(Policy, session=SESSION, from_round=U64, sampling=sampling()),
     CommitRecord: COMMIT,
     FenceRecord: st.builds(FenceRecord, epoch=U64),
+    GenerationRequest: st.builds(
+        GenerationRequest,
+        request=SESSION,
+        prompt=TOKENS,
+        max_new=U64,
+        stop=TOKENS,
+        rule=U64,
+        sampling=maybe(sampling()),
+        tokenizer=maybe(HASH),
+        target=maybe(HASH),
+    ),
+    Location: st.builds(Location, session=SESSION, epoch=U64, verifier=REF, ended=maybe(ACTION), tokens=maybe(TOKENS)),
+    ProfileChange: st.builds(ProfileChange, sampling=sampling(), from_round=maybe(U64)),
+    Lease: st.builds(Lease, objects=st.lists(REF, max_size=4).map(tuple), ttl_ms=st.integers(1, MAX_TTL_MS)),
 }
 
 

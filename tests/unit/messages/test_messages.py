@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sdcp.errors import BadContract, MalformedBody
 from sdcp.messages.contract import Action, Contract
-from sdcp.messages.output import Event
+from sdcp.messages.output import Event, Output
 from sdcp.messages.record import CommitRecord, FenceRecord, parse_record
 from sdcp.messages.round import Assignment, Proposal, Verdict
 from sdcp.messages.session import SessionOpen
@@ -165,6 +165,15 @@ def test_a_record_with_a_round_is_a_commit_record() -> None:
 def test_a_status_carries_what_a_router_needs_without_inventory() -> None:
     status = Status(instance="d1", role=1, load=0, queue=0, ttl_ms=1, base="https://a", model=HASH, tokenizer=HASH)
     assert Status.decode(status.encode()) == status
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("final", 1), ("final", None), ("tokens", (1,)), ("tokens", [True]), ("tokens", [2**64])]
+)
+def test_an_output_out_of_range_names_the_member(name: str, value: Any) -> None:
+    output = {"session": bytes(16), "epoch": 1, "from": 0, "tokens": [], "final": False}
+    with pytest.raises(MalformedBody, match=f"'{name}'"):
+        Output.parse({**output, name: value})
 
 
 def test_a_prompt_may_be_a_reference() -> None:

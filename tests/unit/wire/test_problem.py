@@ -129,7 +129,7 @@ def test_the_media_type_decides_not_the_look_of_the_body() -> None:
     assert isinstance(decode_problem(422, None, body), errors.InvalidContent)
 
 
-@pytest.mark.decision("D2")
+@pytest.mark.decision("D2-session-state")
 def test_the_state_inside_a_problem_comes_out_as_it_went_in_or_as_nothing() -> None:
     state = {"session": b"\x01\xff", "epoch": 3, "digest": b"", "state": 2}
     _, headers, body = encode_problem(errors.StaleBase("behind"), state)
