@@ -192,8 +192,8 @@ def _open_again(router: LyingRouter, world: World) -> None:
 
 
 def _take_over(router: LyingRouter, world: World) -> None:
-    """Do as the router of the session would, once something is committed: the honest one has to take it back."""
-    if not world.watch.tokens:
+    """Do as the router of the session would, while it goes on: the honest one has to take it back."""
+    if not world.watch.tokens or world.router.machine.ended is not None:
         return
     epoch = router.next_epoch(world)
     router.append_fence(world, epoch, lambda: _take(router, world, epoch))

@@ -90,7 +90,7 @@ class WaryWatch(Watch):
         ]
         if not begun:
             raise Broken(f"round {record.round} is of no proposal that had the right to begin it (6.3)")
-        for serial, term in begun:
+        for serial, term in reversed(begun):  # the first of several began it
             term.since, term.limit, term.paused = serial, record.m_cap, record.action in PAUSING
 
     def _justifies(
