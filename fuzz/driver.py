@@ -8,6 +8,7 @@ there, and its end. Linux alone (`/proc`, and atheris' wheels). Not here: the ta
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 import tempfile
@@ -63,9 +64,12 @@ class Run:
 
     def measure(self, pid: int) -> None:
         """Note how much memory the worker has."""
-        pages = (Path("/proc") / str(pid) / "statm").read_text().split()[1:2]
-        if pages and pages != ["0"]:  # else it has just ended
-            self.now_mib = int(pages[0]) * 4096 / 2**20
+        try:
+            pages = int((Path("/proc") / str(pid) / "statm").read_text().split()[1])
+        except OSError:
+            return  # it has just ended
+        if pages:
+            self.now_mib = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
             if self.warm_mib is None and self.elapsed >= self.seconds / 3:
                 self.warm_mib = self.now_mib
 
