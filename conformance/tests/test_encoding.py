@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cbor2 import CBORTag
 
 from sdcp_conformance.encoding import decode, decode_sequence, encode, encode_loosely, is_deterministic
 
@@ -27,10 +28,11 @@ def test_what_is_encoded_is_decoded(value: Any) -> None:
         ("5f4101420203ff", b"\x01\x02\x03"),
         ("7f61616162ff", "ab"),
         ("a2616201616102", {"b": 1, "a": 2}),
-        ("c100", 0),
+        ("c100", CBORTag(1, 0)),
         ("f93c00", 1.0),
         ("a101616b", {1: "k"}),
-        ("a1820102616b", {"[1, 2]": "k"}),
+        ("a20001f402", {0: 1, ("bool", "False"): 2}),
+        ("a1820102616b", {("list", "[1, 2]"): "k"}),
     ],
 )
 def test_other_encodings_are_understood(hexadecimal: str, value: Any) -> None:

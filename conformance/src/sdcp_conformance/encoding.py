@@ -91,7 +91,8 @@ class _Reader:
             return self._array(argument, at, depth)
         if major == 5:
             return self._map(argument, at, depth)
-        return self.item(at, depth + 1)  # a tag: what it says of the item is of no concern here
+        value, end = self.item(at, depth + 1)
+        return cbor2.CBORTag(argument or 0, value), end
 
     def _take(self, at: int, size: int) -> bytes:
         if at + size > len(self._data):
@@ -158,7 +159,8 @@ class _Reader:
                 if length is not None:
                     raise ValueError("a break inside a map of known length")
                 break
-            key = repr(key) if isinstance(key, list | dict) else key
+            if not isinstance(key, int | str | bytes) or isinstance(key, bool):
+                key = (type(key).__name__, repr(key))  # what Python would take for equal, or not take at all
             if key in values:
                 raise ValueError(f"the key {key!r} stands twice in a map")
             values[key], at = self.item(at, depth + 1)

@@ -12,20 +12,29 @@ from importlib.resources import files
 from typing import Any
 
 import pycddl
+from cbor2 import CBORTag
 
 from sdcp_conformance.encoding import decode, encode
+
+_SAME_MEANING = (
+    (r"^ladder = (.*)$", r"ladder = (\1)"),  # else only the first choice counts as the item of an array
+    (r": action\b", ": uint .and (0..5)"),  # else the octet 01 passes for 1
+    (r"role: 1 / 2", "role: uint .and (1..2)"),
+    (r"uint (\.[lg]e \d+)", r"uint .and (uint \1)"),  # else negative numbers pass
+    (r"bstr (\.size \d+)", r"bstr .and (bstr \1)"),  # else text of that length passes
+    (r"prompt: (\[\* uint\]) / cache-ref", r"(prompt: \1 // prompt: cache-ref)"),  # else any array passes
+)
+"""What the library takes otherwise than CDDL means it, and words of the same meaning that it takes rightly."""
 
 
 @lru_cache
 def cddl() -> str:
-    """All rules, in words that the library understands as CDDL means them.
-
-    It takes a choice as the item of an array only in parentheses, and lets negative numbers pass for `uint .le n`.
-    """
+    """All rules, in words that the library understands as CDDL means them."""
     folder = files("sdcp_conformance") / "data"
     text = "\n".join((folder / name).read_text() for name in ("sdcp.cddl", "decisions.cddl"))
-    text = re.sub(r"^ladder = (.*)$", r"ladder = (\1)", text, flags=re.MULTILINE)
-    return re.sub(r"uint \.le (\d+)", r"uint .and (0..\1)", text)
+    for words, same in _SAME_MEANING:
+        text = re.sub(words, same, text, flags=re.MULTILINE)
+    return text
 
 
 @lru_cache
@@ -62,8 +71,13 @@ def faults(rule: str, body: bytes) -> list[str]:
 
 def value_faults(rule: str, value: dict[Any, Any]) -> list[str]:
     """The same for a map that is decoded already."""
+    known = value if rule == "contract" else _opened(value, known_keys(rule))
+    if _foreign(known):  # no rule has such things, and the library takes some for what is in them
+        return [f"a {rule} has a tag, or an array in an array"]
+    if _extended(known if rule == "contract" else known.get("contract")):
+        return [f"a {rule} has an unknown key in the sampling of its contract"]
     try:
-        _schema(rule).validate_cbor(encode(_opened(value, known_keys(rule))))
+        _schema(rule).validate_cbor(encode(known))
     except pycddl.ValidationError as fault:
         return [f"a {rule} does not match its CDDL: {' '.join(str(fault).split())[:300]}"]
     except (TypeError, ValueError) as fault:
@@ -71,13 +85,27 @@ def value_faults(rule: str, value: dict[Any, Any]) -> list[str]:
     return []
 
 
+def _foreign(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_foreign, value)) or any(map(_foreign, value.values()))
+    if isinstance(value, list):
+        return any(isinstance(each, list) or _foreign(each) for each in value)
+    return isinstance(value, CBORTag)
+
+
+def _extended(contract: Any) -> bool:
+    """Whether its profile has unknown keys: the library lets them pass in a map whose keys are all optional."""
+    sampling = contract.get("sampling") if isinstance(contract, dict) else None
+    return isinstance(sampling, dict) and bool(sampling.keys() - known_keys("sampling"))
+
+
 def _opened(value: dict[Any, Any], known: frozenset[str]) -> dict[Any, Any]:
     return {key: _inner(key, each) for key, each in value.items() if key in known}
 
 
 def _inner(key: str, value: Any) -> Any:
-    if key == "status" and isinstance(value, dict):
-        return _opened(value, known_keys("status"))
+    if key in ("status", "sampling") and isinstance(value, dict):
+        return _opened(value, known_keys(key))
     if key == "resume" and isinstance(value, dict):
         return _opened(value, frozenset({"round", "committed", "digest", "committed_tokens", "target_kv"}))
     return value
