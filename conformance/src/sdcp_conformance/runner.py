@@ -182,11 +182,3 @@ def _unforeseen(fault: Exception) -> str:
     frames = [frame for frame in traceback.extract_tb(fault.__traceback__) if "sdcp_conformance" in frame.filename]
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "nowhere"
     return f"something came that the check cannot work with: {type(fault).__name__}: {fault} ({where})"
-
-
-def summary(results: Sequence[Result]) -> dict[str, Any]:
-    """How many results of each outcome."""
-    counts: dict[str, int] = {}
-    for result in results:
-        counts[result.outcome] = counts.get(result.outcome, 0) + 1
-    return counts

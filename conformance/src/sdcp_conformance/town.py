@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from sdcp_conformance.authority import Authority, Identity
-from sdcp_conformance.encoding import decode_sequence
 from sdcp_conformance.net.connection import Peer
 from sdcp_conformance.net.server import Handler, Request, Response, Server, reserve
 from sdcp_conformance.oracle.bigram import DRAFT, TARGET
@@ -176,11 +175,6 @@ class Town:
             watch = self.watches.get(name.encode(), self.watch)
             for record in records:
                 watch.record(record)
-
-
-def records_of(data: bytes) -> list[Any]:
-    """The records of a commit log's octets."""
-    return decode_sequence(data)
 
 
 def _free_port() -> int:
