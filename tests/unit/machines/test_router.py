@@ -361,7 +361,13 @@ def test_an_event_of_a_lower_epoch_is_answered_without_effect_and_one_of_a_highe
 # ---- policies (6.6) --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("S6.6-from-round", "S6.6-in-assignments", "S4.1-sampling-at-boundary")
+@pytest.mark.requirement(
+    "S6.6-from-round",
+    "S6.6-in-assignments",
+    "S4.1-sampling-at-boundary",
+    "S4.1-digest-once",
+    "S4.1-contract-never-modified",
+)
 @pytest.mark.decision("D21-drafter")
 def test_a_profile_goes_to_the_verifier_then_to_the_drafter_by_assignment_alone() -> None:
     bench = Bench()
