@@ -1,11 +1,12 @@
 # Two commands do everything: `make run` (the whole system, real models) and `make test` (every check and test).
+# The others say how good the tests are: `make coverage mutants conformance fuzz`.
 PYTHON ?= python3
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test check clean
+.PHONY: setup run test check coverage mutants conformance fuzz clean
 .DEFAULT_GOAL := test
 
 setup: $(STAMP)
@@ -16,7 +17,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing the locked requirements into $(VENV) (once; torch is large)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable . --editable conformance
 	@touch $@
 
 # Starts every role as its own process and asks one question; ARGS=--once stops after the answer.
@@ -28,12 +29,24 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	cd conformance && ../$(BIN)/mypy
 	$(BIN)/lint-imports
 
 test: check
 	@$(BIN)/sdcp models fetch demo
 	$(BIN)/sdcp vectors tests/data/vectors/*.json
 	$(BIN)/pytest -q
+
+# The recorded test that catches each deliberate fault; `.venv/bin/python -m tests.mutants --help` for whole tiers.
+mutants: setup
+	$(BIN)/python -m tests.mutants --recorded --jobs 2 $(ARGS)
+
+# Judges our roles over the wire, as any other implementation would be.
+conformance: setup
+	$(BIN)/sdcp-conformance run --subject $(BIN)/sdcp $(ARGS)
+
+fuzz: setup
+	$(BIN)/python -m fuzz --seconds 60 --jobs 2 $(ARGS)
 
 clean:
 	rm -rf $(VENV) .sdcp .mypy_cache .ruff_cache .pytest_cache
