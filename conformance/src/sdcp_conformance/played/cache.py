@@ -273,7 +273,7 @@ def _octets(request: Request, data: bytes, media: str, tag: tuple[tuple[str, str
         return Response(200, headers, data)
     start, stop = int(match[1]), int(match[2]) + 1 if match[2] else len(data)
     if start >= len(data):
-        return Response(416, (("content-range", f"bytes */{len(data)}"), ("content-type", MEDIA_TYPE)), b"{}")
+        return Response(416, (("content-range", f"bytes */{len(data)}"), ("content-type", MEDIA_TYPE), *tag), b"{}")
     part = data[start:stop]
     content_range = f"bytes {start}-{start + len(part) - 1}/{len(data)}"
     return Response(206, (*headers, ("content-range", content_range)), part)
