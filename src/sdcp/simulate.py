@@ -224,9 +224,10 @@ def _print_failure(seed: int, fault: str, failure: Failure | None, tokens: int |
     print(f"shortest run found ({failure.left_out} faults left out, {failure.runs} runs tried):")
     print(f"  {_setting(failure)}")
     print("\n".join(f"  {each}" for each in happenings or ["nothing happens to anybody"]))
-    if len(failure.trace) > SHOWN_LINES:
-        print(f"  ... {len(failure.trace) - SHOWN_LINES} lines")
-    print("\n".join(failure.trace[-SHOWN_LINES:]))
+    trace = failure.trace()
+    if len(trace) > SHOWN_LINES:
+        print(f"  ... {len(trace) - SHOWN_LINES} lines")
+    print("\n".join(trace[-SHOWN_LINES:]))
     print(f"** {failure.fault}")
     print(f"the whole run: {again}")
 
@@ -275,6 +276,5 @@ def _plain_failure(failure: Failure) -> dict[str, Any]:
         "happenings": failure.happenings(),
         "left_out": failure.left_out,
         "runs": failure.runs,
-        "digest": failure.digest,
-        "trace": list(failure.trace),
+        "trace": failure.trace(),
     }

@@ -45,6 +45,7 @@ class RouterSession(Opening, Changing, Drafting):
         self._last_event: object = None
         self._unable: list[int] = []  # front ends that cannot have the output from the verifier any more
         self._committed = 0  # tokens at the end, as far as a verifier has said
+        self._round_reminded: int | None = None  # the verifier's, when it was last told again
 
     def handle(self, event: object) -> Effects:
         """Take one of `sdcp.machines.inputs`; what is of no concern now changes nothing."""
@@ -76,9 +77,15 @@ class RouterSession(Opening, Changing, Drafting):
         ended = ended_by(state)
         if ended is not None:
             return self._end(ended, state.committed)
+        stands_still = state.round == self._round_reminded
+        self._round_reminded = state.round
         if state.state == State.WAITING:
             self._wanted = self._wanted or frozenset()
-        return self._send_assignment(Step.TELLING) if self._wanted is None else self._next()
+        if self._wanted is not None:
+            return self._next()
+        if stands_still and state.round > self._point.round:  # from where it was assigned, no drafter may get on (D13)
+            return self._drafter_put(state)
+        return self._send_assignment(Step.TELLING)
 
     def _timer(self, event: inputs.TimerFired) -> Effects:
         if event.name.startswith(LOCATION_TIMER):

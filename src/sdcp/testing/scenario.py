@@ -38,6 +38,7 @@ TOKENS: Final = 64
 RUNGS = (Action.REDUCE, Action.SWITCH, Action.SELF_DECODE)
 DRAFTERS = ("same", "near", "noisy", "brief", "heedless", "lookup", "guesses", "contrary")
 GOOD_DRAFTERS = ("same", "near")
+KINDS = ("crash", "effect", "effect", "still", "still", "cut", "cut", "suspect", "stop", "break", "profile", "profile")
 IMPATIENT = (
     router_steps.Patience(attempts=2, verifier_wait_ms=600, recovery_wait_ms=600, drafter_wait_ms=2_000, failovers=2),
     drafter_rounds.Patience(tries=2),
@@ -203,7 +204,8 @@ def scenario_of(seed: int, tokens: int | None = None) -> Scenario:
 
 
 def _contract(luck: Random, target: Table, tokens: int | None) -> Contract:
-    rungs = tuple(luck.choice(RUNGS) for _ in range(luck.choice((1, 2, 4, 9, 40, 40))))
+    kinds = luck.choice((RUNGS, RUNGS, (Action.SELF_DECODE, Action.SWITCH)))
+    rungs = tuple(luck.choice(kinds) for _ in range(luck.choice((1, 2, 4, 9, 40, 40))))
     if tokens is not None:
         return _usual(luck, target, tokens)
     return Contract(
@@ -217,8 +219,8 @@ def _contract(luck: Random, target: Table, tokens: int | None) -> Contract:
         low_rounds=luck.choice((1, 2, 3)),
         low_ratio=luck.choice((None, 0, 50, 100)),
         fallback=rungs if luck.random() < 0.8 else (*rungs, Action.FAIL)[-3:],
-        self_load=luck.choice((None, 0, 60, 100)),
-        self_max=luck.choice((None, 0, 1, 4)),
+        self_load=luck.choice((None, 0, 60, 100, 100)),
+        self_max=luck.choice((None, 0, 1, 4, 30)),
     )
 
 
@@ -270,7 +272,7 @@ class Parties:
 
 
 def _incidents(luck: Random, parties: Parties, until_ms: float, ends: bool) -> tuple[Incident, ...]:
-    made = [_incident(luck, parties, until_ms) for _ in range(luck.choice((0, 1, 2, 4, 8)))]
+    made = [_incident(luck, parties, until_ms) for _ in range(luck.choice((0, 1, 2, 4, 8, 12)))]
     if ends and luck.random() < 0.12:
         made.append(Incident(what="withdraw", at_ms=luck.random() * until_ms))
     if ends and luck.random() < 0.06:
@@ -279,11 +281,11 @@ def _incidents(luck: Random, parties: Parties, until_ms: float, ends: bool) -> t
 
 
 def _incident(luck: Random, parties: Parties, until_ms: float) -> Incident:
-    at_ms = luck.random() * until_ms * luck.choice((0.1, 1.0))
+    at_ms = luck.random() * min(until_ms, luck.choice((30.0, 120.0, 600.0, until_ms)))
     for_ms = luck.choice((0.0, 10.0, 100.0, 1_000.0, 4_000.0))
     verifier, drafter = parties.verifier(luck), parties.drafter(luck)
     anyone: Sequence[str] = (verifier, verifier, drafter, ROUTER)
-    match luck.choice(("crash", "effect", "still", "still", "cut", "cut", "suspect", "stop", "break", "profile")):
+    match luck.choice(KINDS):
         case "effect":
             who = f"https://verifier-{luck.randint(1, parties.verifiers)}.test/"
             who = luck.choice((who, who, f"https://drafter-{luck.randint(1, parties.drafters)}.test/"))

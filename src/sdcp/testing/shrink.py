@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A run that went wrong: what was to happen in it, how it went wrong, and its trace up to there.
+    """A run that went wrong: what was to happen in it, and how it went wrong.
 
     `left_out` of all parts were not needed; `runs` were tried.
     """
@@ -33,10 +34,15 @@ class Failure:
     scenario: Scenario
     strokes: tuple[tuple[Name, Stroke], ...]
     fault: str
-    trace: tuple[str, ...]
-    digest: str
     left_out: int = 0
     runs: int = 1
+
+    def trace(self) -> list[str]:
+        """Play it once more and tell it to the moment at which it goes wrong, one line for each input and effect."""
+        world = World(self.scenario, dict(self.strokes))
+        with suppress(Exception):  # the fault is known
+            world.play()
+        return world.recorder.lines()
 
     def happenings(self) -> list[str]:
         """Say what happens in it from outside, one line each."""
@@ -52,7 +58,7 @@ def attempt(scenario: Scenario, strokes: Sequence[tuple[Name, Stroke]] | None = 
     except Exception as fault:  # whatever a machine raises is a fault, too
         said = str(fault) if isinstance(fault, AssertionError) and str(fault) else f"{type(fault).__name__}: {fault}"
         met = tuple(world.wires.fate.met.items())
-        return Failure(scenario, met, said, tuple(world.recorder.lines()), world.recorder.digest())
+        return Failure(scenario, met, said)
     return None
 
 

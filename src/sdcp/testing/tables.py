@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sdcp.engines.digests import IDENTITY_TOKENIZER
 from sdcp.engines.rounds import draft_row, judge
+from sdcp.errors import Overloaded
 from sdcp.messages.contract import Sampling
 from sdcp.ports import DraftJob, DraftResult, PrefillJob, VerifyJob, VerifyResult
 from sdcp.rules.acceptance import GREEDY
@@ -79,7 +80,9 @@ class TableTarget:
         """Nothing is held."""
 
     def prefill(self, jobs: Sequence[PrefillJob], budget: int) -> list[bool]:
-        """All jobs are complete at once."""
+        """All jobs are complete at once. Overloaded while broken."""
+        if self.broken:
+            raise Overloaded("The engine is broken.")
         return [True] * len(jobs)
 
     def verify(self, jobs: Sequence[VerifyJob]) -> list[VerifyResult]:

@@ -256,8 +256,11 @@ class VerifierInstance:
         job = PrefillJob(self._around.session, effect.prefix, len(effect.prefix), effect.empty_prompt)
         if not effect.prefix and not self._target.takes_empty_prompt:
             return PrefillFailed(InvalidContent("The model has no distribution after an empty prefix (D26)."))
-        while not all(self._target.prefill([job], 1 << 20)):
-            pass
+        try:
+            while not all(self._target.prefill([job], 1 << 20)):
+                pass
+        except ProblemError as refusal:
+            return PrefillFailed(refusal)
         return Prefilled()
 
     def _verify(self, effect: Verify, kept: dict[int, Rows]) -> Verified | EngineFailed:

@@ -34,8 +34,8 @@ from sdcp.testing.scenario import Scenario
 from sdcp.testing.surroundings import Surroundings
 from sdcp.testing.wires import Wires
 
-END_MS: Final = 600_000.0
-"""A session without faults is over long before."""
+END_MS: Final = 120_000.0
+"""So long after the faults a session is over."""
 
 SETTLE_MS: Final = 12_000.0
 """After the end: longer than any deadline, pause and delay."""
@@ -145,9 +145,9 @@ class World(Pair):
 
     def play(self) -> World:
         """Run the scenario to its end, and beyond it for a while. Raises Broken where an invariant does not hold."""
-        clock = self.clock
+        clock, end_ms = self.clock, self.scenario.until_ms + END_MS
         while not self.finished or clock.now_ms < self.scenario.until_ms:
-            if clock.now_ms > END_MS or not self.step():
+            if clock.now_ms > end_ms or not self.step():
                 raise Broken(f"no end at {clock.now_ms:.0f} ms, with {len(self.watch.tokens)} tokens committed")
             if self.finished and clock.idle:
                 break

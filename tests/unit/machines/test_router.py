@@ -621,6 +621,20 @@ def test_a_verifier_that_waits_for_a_drafter_unknown_to_the_router_gets_one_with
     assert len(bench.all_done(fx.SendAssignment)) == 2
 
 
+@pytest.mark.decision("D37-repeated")
+def test_a_drafter_that_does_not_get_on_from_where_it_was_assigned_is_assigned_where_the_session_stands() -> None:
+    """It replays verdicts up to one that told it to stop, which an assignment since has made void (D13)."""
+    bench = Bench()
+    bench.start()
+    bench.commit(7, action=Action.SELF_DECODE)
+    for _ in range(2):
+        bench.give(inputs.TimerFired(REMINDER))
+        bench.run()
+    assert [each.message.round for each in bench.all_done(fx.SendAssignment)] == [0, 0, 1]
+    assert bench.objects[bench.all_done(fx.SendAssignment)[-1].message.committed_tokens] == (7,)
+    assert [each.message.round for each in bench.all_done(fx.SendDrafter)] == [0, 0, 0]
+
+
 @pytest.mark.decision("D19")
 @pytest.mark.parametrize(("state", "ended"), [(State.FINISHED, Action.FINISH), (State.FAILED, Action.FAIL)])
 def test_a_session_that_ended_unheard_ends_with_the_reminder(state: State, ended: Action) -> None:
