@@ -26,11 +26,15 @@ class NotOffered(Exception):
 
 
 class Subject:
-    """One role of the subject. `base` is its base URI; `files` begin with `name`, in `folder`."""
+    """One role of the subject. `base` is its base URI; its files begin with `name`, in `folder`.
+
+    `sessions` counts those that checks have begun there.
+    """
 
     def __init__(self, command: str, role: str, folder: Path, name: str, base: str) -> None:
         self.role = role
         self.base = base
+        self.sessions = 0
         self._command = command
         self._config = folder / f"{name}.toml"
         self._log = folder / f"{name}.log"

@@ -24,7 +24,9 @@ from sdcp_conformance.watch import Watch
 
 PATH = "/sdcp"
 BODY_BYTES = 65_536
-LIMITS: dict[str, Any] = {"body_bytes": BODY_BYTES, "drain_s": 10.0}
+LIMITS: dict[str, Any] = {"body_bytes": BODY_BYTES, "drain_s": 10.0, "sessions": 1000}
+TIRED = 600
+"""After so many sessions the shared process makes room for another: checks leave theirs as they are."""
 WAIT_MS = 2000
 VERIFIER_LIMITS: dict[str, Any] = {"wait_ms": WAIT_MS, "fetch_ms": 2000}
 ROUTER_CONTRACT: dict[str, Any] = {
@@ -85,9 +87,9 @@ class Town:
         return subject
 
     async def shared_subject(self) -> Subject:
-        """The process that most checks share; another one when it has ended."""
+        """The process that most checks share; another one when it has ended, or has sessions enough."""
         async with self._starting:
-            if self._shared is None or self._shared.exit_code is not None:
+            if self._shared is None or self._shared.exit_code is not None or self._shared.sessions >= TIRED:
                 self._shared = await self.subject()
             return self._shared
 

@@ -51,6 +51,7 @@ class DrafterSession(SessionFacts):
     def __init__(self, world: DrafterWorld, contract: dict[str, Any], prompt: Sequence[int], m_init: int) -> None:
         super().__init__(contract, prompt, m_init)
         self.world = world
+        world.subject.sessions += 1
         self.proposals = Mailbox(f"a proposal for session {self.id.hex()}", world.patience_s)
         self.reads = 0
         self.finished: int | None = None

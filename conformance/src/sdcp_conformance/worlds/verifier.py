@@ -50,6 +50,7 @@ class VerifierSession(SessionFacts):
     def __init__(self, world: VerifierWorld, contract: dict[str, Any], prompt: Sequence[int], m_init: int) -> None:
         super().__init__(contract, prompt, m_init)
         self.world = world
+        world.subject.sessions += 1
         self.log_ref = world.town.new_ref("logs")
         self.resume: dict[str, Any] | None = None
         world.town.watches[self.id] = world.watch
