@@ -230,6 +230,15 @@ def lost_answer() -> Fault:
     return fault
 
 
+def lost_request() -> Fault:
+    """It is not done, and the stream is reset instead of answered."""
+
+    async def fault(_: Request, proceed: Proceed) -> Response:
+        raise NoAnswer
+
+    return fault
+
+
 def answered(status: int, *headers: tuple[str, str], body: bytes = b"") -> Fault:
     """It is not done, and answered so."""
 

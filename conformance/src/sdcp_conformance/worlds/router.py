@@ -106,16 +106,19 @@ class Place:
         self.seat = seat
         self.instances: list[Instance] = []
 
-    async def verifier(self, **status: Any) -> PlayedVerifier:
-        """The next verifier, serving, its status reported with `status` changed."""
+    async def verifier(self, *, serving_as: Identity | None = None, **status: Any) -> PlayedVerifier:
+        """The next verifier, serving, its status reported with `status` changed.
+
+        `serving_as`: the certificate that its server shows, if not that of its status.
+        """
         verifier = PlayedVerifier(self.world, "verifier", self.seat.target)
-        await self._begin(verifier, status)
+        await self._begin(verifier, status, serving_as)
         return verifier
 
     async def drafter(self, **status: Any) -> PlayedDrafter:
         """The next drafter, serving, its status reported with `status` changed."""
         drafter = PlayedDrafter(self.world, "drafter", self.seat.model)
-        await self._begin(drafter, status)
+        await self._begin(drafter, status, None)
         return drafter
 
     def waiting(self) -> str:
@@ -129,11 +132,11 @@ class Place:
         for instance in self.instances:
             instance.drop_all()
 
-    async def _begin(self, instance: Instance, status: dict[str, Any]) -> None:
+    async def _begin(self, instance: Instance, status: dict[str, Any], serving_as: Identity | None) -> None:
         name, bound, base = self.seat.reserved[instance.role].pop(0)
         instance.name, instance.base = name, base
         instance.identity = self.world.identity(name, [instance.role], [base])
-        instance.server = Server(instance.handle, instance.identity.server_context(), bound)
+        instance.server = Server(instance.handle, (serving_as or instance.identity).server_context(), bound)
         await instance.server.start()
         self.world._servers.append(instance.server)
         instance.client = self.world.client_of(instance.identity)
