@@ -38,6 +38,7 @@ def _meanwhile(v: VerifierWorld, session: VerifierSession, *records: dict[str, A
     "S6.8-record-epoch",
     "S6.8-commit-record-follows",
     "S6.3-commit-updates",
+    "S4.2-verifier-keeps-digest",
     title="each round is one record with its epoch, round, emitted tokens, n and d[n]",
     decisions=["D20"],
 )
@@ -136,6 +137,34 @@ async def lost(v: VerifierWorld) -> None:
     expect([record["round"] for record in session.log.records], [1, 2], "rounds in the commit log")
     await session.advance()
     expect([record["round"] for record in session.log.records], [1, 2, 3], "rounds in the commit log")
+
+
+@check(
+    "V-log-unlisted-status",
+    "S5.1-unlisted-status",
+    "S6.3-append-before-release",
+    title="statuses of the cache that the draft does not list count by class: 2xx is done, 5xx is not",
+)
+async def unlisted(v: VerifierWorld) -> None:
+    session = await v.begun()
+    for status in (299, 599):
+        v.cache.on("PATCH", session.log_ref, _answered_by_class(status))
+        tokens = session.next_tokens(2)
+        answer = await session.propose(tokens)
+        for _ in range(3):
+            answer = answer if answer.status < 500 else await session.propose(tokens)
+        session.learn(answer, 2, session.next_tokens(3))
+        rounds = [record["round"] for record in session.log.records]
+        expect(rounds, list(range(1, session.round + 1)), f"rounds in the commit log after an answer with {status}")
+
+
+def _answered_by_class(status: int) -> Fault:
+    """A 2xx when the append is done, with its ETag; any other status when it is not."""
+
+    async def fault(_: Request, proceed: Proceed) -> Response:
+        return Response(status, (await proceed()).headers) if status < 300 else Response(status)
+
+    return fault
 
 
 @check(

@@ -18,8 +18,10 @@ UNKNOWN: dict[Any, Any] = {"x-note": {"deep": [1, b"\x00", "t", None, True, 1.5]
 @check(
     "V-open-path",
     "S5.1-session-path-id",
+    "S5.1-post-sessions",
+    "S5.1-configured-base-uri",
     "S5.2-session-id",
-    title="{id} in paths is the base64url of the session, with `-` and `_` and without padding",
+    title="below the base URI {id} is the base64url of the session, with `-` and `_` and without padding",
 )
 async def path(v: VerifierWorld) -> None:
     session = v.session()
