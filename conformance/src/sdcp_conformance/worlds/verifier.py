@@ -149,6 +149,14 @@ class VerifierSession(SessionFacts):
                     expect(record.get(key), value, f"{key} of the commit record of round {self.round}")
         return self.output[before:]
 
+    async def read_to_the_end(self) -> dict[str, Any]:
+        """Read output until it is final, then take the rounds in as `catch_up` does; return the final message."""
+        output = (await self.read()).message
+        while not output["final"]:
+            output = (await self.read(len(output["tokens"]) + output["from"], wait_s=None)).message
+        self.catch_up()
+        return output
+
     # -- what is so ---------------------------------------------------------------------------------------------------
 
     @property
