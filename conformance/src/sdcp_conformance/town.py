@@ -50,6 +50,7 @@ class Town:
         self.stranger_authority = Authority(folder, "another-ca")
         self.watch = Watch()
         self.statuses: dict[str, list[Incoming]] = {}
+        self.status_came = asyncio.Event()  # cleared by who waits for another one
         self.events: dict[bytes, Mailbox] = {}
         self.watches: dict[bytes, Watch] = {}
         self.instances: list[dict[str, str]] = []
@@ -162,6 +163,7 @@ class Town:
         if request.method == "PUT" and segments[0] == "instances":
             self.watch.request(request.method, request.path, request.headers, request.body)
             self.statuses.setdefault(str(message.get("instance")), []).append(incoming)
+            self.status_came.set()
             return Response(204)
         if request.method == "POST" and segments == ["events"]:
             session = message.get("session", b"")

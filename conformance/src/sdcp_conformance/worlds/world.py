@@ -12,6 +12,7 @@ from sdcp_conformance.net.client import Answer, Client
 from sdcp_conformance.net.raw import Attempt, attempt, context_of
 from sdcp_conformance.net.server import Handler, Server
 from sdcp_conformance.oracle.bigram import DRAFT, TARGET, TOKENIZER
+from sdcp_conformance.outcome import ensure
 from sdcp_conformance.played.cache import PlayedCache
 from sdcp_conformance.played.inbox import Incoming
 from sdcp_conformance.subject import Subject
@@ -109,6 +110,18 @@ class World:
         every = [each for reported in self.town.statuses.values() for each in reported]
         ours = [each for each in every if self.base in each.request.peer.uris]
         return sorted(ours, key=lambda each: each.at)
+
+    async def reported(self, count: int, limit_s: float | None = None) -> list[Incoming]:
+        """The same once there are so many. Fails the check when they do not come in time."""
+        limit_s = limit_s or self.patience_s
+        try:
+            async with asyncio.timeout(limit_s):
+                while len(self.statuses()) < count:
+                    self.town.status_came.clear()
+                    await self.town.status_came.wait()
+        except TimeoutError:
+            ensure(False, f"expected {count} statuses within {limit_s:g} s, came {len(self.statuses())}")
+        return self.statuses()
 
     async def attempt(
         self,
