@@ -17,7 +17,7 @@ from sdcp_conformance.worlds.rows import sampled, spread
 from sdcp_conformance.worlds.verifier import VerifierSession, VerifierWorld
 from sdcp_conformance.worlds.world import OTHER
 
-LADDER = {"low_rounds": 1, "fallback": [SELF_DECODE, FAIL], "self_load": 100, "max_new": 500}
+LADDER: dict[str, Any] = {"low_rounds": 1, "fallback": [SELF_DECODE, FAIL], "self_load": 100, "max_new": 500}
 
 
 async def _begun(v: VerifierWorld, **given: Any) -> VerifierSession:

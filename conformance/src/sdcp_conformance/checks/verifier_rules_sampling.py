@@ -177,10 +177,10 @@ async def row_order(v: VerifierWorld) -> None:
     title="under rule 2 too the output is cut after a stop token and at max_new",
 )
 async def truncation(v: VerifierWorld) -> None:
-    for changes, kept in (({"max_new": 2}, 2), ({}, 3)):
-        session = v.session(rule=2, sampling=GREEDY, m_init=4, **changes)
+    for member, kept in (("max_new", 2), ("stop", 3)):
+        session = v.session(rule=2, sampling=GREEDY, m_init=4)
         tokens = session.next_tokens(4)
-        session.contract["stop"] = [tokens[kept - 1]] if not changes else []
+        session.contract[member] = kept if member == "max_new" else [tokens[kept - 1]]
         (await session.open()).succeeded()
         (await session.assign()).succeeded()
         rows = [spread(token, 0.5) for token in tokens]
