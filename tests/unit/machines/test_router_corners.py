@@ -42,15 +42,14 @@ def test_a_5xx_is_no_answer_and_the_same_is_sent_again(error: errors.ProblemErro
 
 
 def test_a_verifier_that_is_overloaded_is_asked_again_for_as_long_as_a_drafter_is_waited_for() -> None:
-    bench, put = putting()
-    waits = 0
-    while bench.session.ended is None and waits < 9_999:
-        bench.give(inputs.VerifierRefused(errors.Overloaded("later"), put))
+    bench = Bench(drafter_wait_ms=1_000, retry_ms=200)
+    bench.ask(inputs.RequestSubmitted)
+    bench.run(until=fx.SendDrafter)
+    for _ in range(5):
+        bench.give(inputs.VerifierRefused(errors.Overloaded("later"), bench.take(fx.SendDrafter)))
         bench.fire()
-        waits += 1
-        if bench.names()[-1] != "SendDrafter":
-            bench.run()
-    assert waits > 100
+    bench.give(inputs.VerifierRefused(errors.Overloaded("later"), bench.take(fx.SendDrafter)))
+    bench.run()
     assert bench.log == [FenceRecord(epoch=2)]  # given up, and nothing can be committed any more
     assert bench.session.ended is Action.FAIL
 
@@ -220,6 +219,8 @@ def test_a_late_answer_of_the_log_does_not_pass_for_that_of_the_fence() -> None:
     bench.give(inputs.VerifierLost())
     for late in (inputs.LogAppended('"9"', 0), inputs.LogMoved(), inputs.LogFenced()):
         assert bench.give(late) == []  # it is looking, and has not appended
+    bench.run(until=fx.AppendLog)
+    assert bench.give(inputs.LogRead(0, b"", None)) == []  # a read from before
     bench.run()
     assert FenceRecord(epoch=2) in bench.log
     assert bench.all_done(fx.ReadLog)[0].ref == LOG
@@ -251,6 +252,37 @@ def test_a_session_that_has_ended_when_its_drafter_is_put_gets_none(state: State
     bench.give(inputs.StateReceived(bench.session_state(state=state), put))
     assert bench.session.ended is ended
     assert not bench.all_done(fx.SendAssignment)
+
+
+@pytest.mark.decision("D17-drafter-again")
+def test_an_event_from_before_the_drafter_was_put_asks_for_no_other() -> None:
+    bench = Bench()
+    bench.ask(inputs.RequestSubmitted)
+    bench.run(until=fx.SendAssignment)
+    bench.tell(bench.event(Action.SELF_DECODE))
+    bench.run()
+    assert bench.names().count("SendDrafter") == 1
+
+
+def test_a_choice_that_nobody_waits_for_any_more_changes_nothing() -> None:
+    bench = Bench()
+    bench.start()
+    assert bench.give(inputs.DrafterChosen("https://d9")) == []
+    bench.drafters = [None]
+    bench.give(inputs.DrafterLost())
+    bench.run()
+    assert bench.give(inputs.DrafterChosen("https://d9")) == []  # in a moment it asks again
+
+
+@pytest.mark.decision("D34-fenced", "D34-nothing-more")
+def test_a_withdrawal_during_a_fence_waits_for_it_and_opens_nothing() -> None:
+    bench = running((11,))
+    bench.give(inputs.VerifierLost())
+    bench.ask(inputs.RequestWithdrawn)
+    bench.run()
+    assert bench.session.ended is Action.FAIL
+    assert bench.log[-1] == FenceRecord(epoch=2)
+    assert not bench.all_done(fx.SendOpen)
 
 
 @pytest.mark.decision("D17-drafter-again")

@@ -12,6 +12,7 @@ from sdcp.errors import BadContract, MalformedBody
 from sdcp.messages.contract import Action, Contract
 from sdcp.messages.output import Event, Output
 from sdcp.messages.record import CommitRecord, FenceRecord, parse_record
+from sdcp.messages.request import Location
 from sdcp.messages.round import Assignment, Proposal, Verdict
 from sdcp.messages.session import SessionOpen
 from sdcp.messages.status import Status
@@ -174,6 +175,19 @@ def test_an_output_out_of_range_names_the_member(name: str, value: Any) -> None:
     output = {"session": bytes(16), "epoch": 1, "from": 0, "tokens": [], "final": False}
     with pytest.raises(MalformedBody, match=f"'{name}'"):
         Output.parse({**output, name: value})
+
+
+@pytest.mark.parametrize("kind", [True, -1, 1.0, "1", None])
+def test_an_action_is_an_unsigned_integer(kind: Any) -> None:
+    with pytest.raises(MalformedBody, match="'kind'"):
+        Event.parse({"session": bytes(16), "epoch": 1, "kind": kind, "committed": 0, "digest": HASH})
+
+
+@pytest.mark.parametrize("verifier", [b"v", 1, None, ["v"]])
+def test_a_text_is_a_text_string(verifier: Any) -> None:
+    location = {"session": bytes(16), "epoch": 1, "verifier": verifier}
+    with pytest.raises(MalformedBody, match="'verifier'"):
+        Location.parse(location)
 
 
 def test_a_prompt_may_be_a_reference() -> None:

@@ -125,6 +125,16 @@ def test_a_uniform_equal_to_the_ratio_rejects() -> None:
     assert accept_speculative(P, (1,), Q, zero, Luck((0.0,), (0.0, 0.0))) == Outcome(0, 0)
 
 
+@pytest.mark.decision("D14-beyond-max-new")
+def test_rule_2_adds_no_token_where_the_accepted_ones_fill_the_room() -> None:
+    luck = Luck((0.0, 0.0), (0.5,) * 3)
+    certain = np.eye(V, dtype=np.float32)[[2, 3]]
+    scores = Scored(np.where(np.eye(V)[[2, 3, 1]], 0.0, -np.inf))
+    assert accept_speculative(scores, (2, 3), certain, Sampling(), luck, room=2) == Outcome(2, None)
+    assert scores.asked == [0, 1]
+    assert accept_speculative(scores, (2, 3), certain, Sampling(), luck, room=3) == Outcome(2, 1)
+
+
 @pytest.mark.requirement("S4.1-temperature-zero")
 @given(st.lists(st.integers(0, V - 1), min_size=1, max_size=4), st.data())
 def test_at_temperature_zero_rule_2_decides_as_rule_1(tokens: list[int], data: st.DataObject) -> None:

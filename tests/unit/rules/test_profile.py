@@ -77,6 +77,13 @@ def test_sorting_only_the_greatest_logits_changes_nothing(logits: list[int], sam
         assert (target_distribution(array, sampling) == whole).all()
 
 
+@pytest.mark.decision("D22-order")
+def test_top_p_looks_beyond_the_greatest_logits_where_they_do_not_suffice() -> None:
+    flat = np.zeros(4 * profile.FIRST_SORTED, dtype=np.float32)
+    p = target_distribution(flat, Sampling(top_p_milli=500))
+    assert p.nonzero()[0].tolist() == list(range(2 * profile.FIRST_SORTED))
+
+
 @pytest.mark.decision("D22-ties")
 def test_top_k_keeps_exactly_k_and_of_equals_the_smaller_identifiers() -> None:
     assert target_distribution(np.array([1.0, 2.0, 2.0, 2.0]), Sampling(top_k=2)).tolist() == [0, 0.5, 0.5, 0]
