@@ -39,3 +39,19 @@ def test_a_repeat_under_another_epoch_gets_no_stored_verdict(round_: int, epoch:
     world = judged()
     again = replace(world.proposal(4), round=round_, base=0, base_digest=world.digest(), epoch=epoch)
     assert isinstance(world.refusal(world.ask(ProposalReceived, again, Client())), errors.StaleEpoch)
+
+
+@pytest.mark.requirement("S6.3-idempotency")
+@pytest.mark.decision("D12-order")
+@pytest.mark.parametrize("round_", [1, 2])
+@pytest.mark.parametrize(
+    "changed",
+    [{"tokens": (9, 9, 9)}, {"base": 7}, {"base_digest": bytes(32)}, {"q_rows": "https://cache/objects/rows"}],
+)
+def test_a_changed_repeat_gets_the_stored_verdict_and_changes_nothing(round_: int, changed: dict[str, object]) -> None:
+    world = judged()
+    first = replace(world.proposal(4), round=round_, base=0, base_digest=world.digest())
+    verdict = world.verdict(world.ask(ProposalReceived, first, Client()))
+    state, log = world.state, world.log.data
+    assert world.verdict(world.ask(ProposalReceived, replace(first, **changed), Client())) == verdict
+    assert (world.state, world.log.data) == (state, log)
