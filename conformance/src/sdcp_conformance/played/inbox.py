@@ -95,26 +95,30 @@ class Mailbox:
         if self.auto is not None:
             self.auto(incoming)
 
-    async def take(self, limit_s: float | None = None) -> Incoming:
-        """The next one that nobody took. Fails the check when none comes in time."""
-        limit_s = limit_s or self._patience_s
+    async def comes_within(self, limit_s: float) -> bool:
+        """Whether one that nobody took comes in this time; it is not taken."""
         try:
             async with asyncio.timeout(limit_s):
                 while self._taken >= len(self.all):
                     self._more.clear()
                     await self._more.wait()
         except TimeoutError:
+            return False
+        return True
+
+    async def take(self, limit_s: float | None = None) -> Incoming:
+        """The next one that nobody took. Fails the check when none comes in time."""
+        limit_s = limit_s or self._patience_s
+        if not await self.comes_within(limit_s):
             ensure(False, f"expected {self.what} within {limit_s:g} s, none came{self.meanwhile()}")
         self._taken += 1
         return self.all[self._taken - 1]
 
     async def none_within(self, limit_s: float, because: str = "") -> None:
         """Fail when another one comes within this time."""
-        try:
-            async with asyncio.timeout(limit_s):
-                incoming = await self.take(limit_s + 60)
-        except TimeoutError:
+        if not await self.comes_within(limit_s):
             return
+        incoming = await self.take()
         ensure(False, f"expected no {self.what} {because}, came {incoming.message!r:.200}")
 
     @property

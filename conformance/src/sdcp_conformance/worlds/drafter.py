@@ -24,6 +24,9 @@ from sdcp_conformance.played.inbox import Incoming, Mailbox
 from sdcp_conformance.worlds.session import PROMPT, SessionFacts, contract_of
 from sdcp_conformance.worlds.world import World
 
+QUIET_S = 0.3
+"""How long to look for a proposal that must not come."""
+
 
 class DrafterWorld(World):
     """See the head of this module."""
@@ -68,6 +71,16 @@ class DrafterSession(SessionFacts):
         if check:
             proposed.check()
         return proposed
+
+    async def perhaps(self, limit_s: float = 1.0, *, check: bool = True) -> Proposed | None:
+        """The next proposal, or None when none comes in this time, where the draft leaves it to the drafter to stop."""
+        if not await self.proposals.comes_within(limit_s):
+            return None
+        return await self.proposal(check=check)
+
+    async def quiet(self, because: str) -> None:
+        """Fail when another proposal comes. `because` continues "expected no proposal"."""
+        await self.proposals.none_within(QUIET_S, because)
 
     async def finish(self) -> None:
         """Let the next proposal know that the session is over, so that the subject forgets it."""
@@ -114,6 +127,12 @@ class Proposed:
             1 <= len(self.tokens) <= most,
             f"M of the proposal for round {session.round + 1}: expected 1 to {most}, came {len(self.tokens)}",
         )
+
+    def repeats(self, first: Proposed) -> None:
+        """Fail unless it equals an earlier one in every member but `status`, which may have changed meanwhile."""
+        ours, theirs = ({**each.message, "status": None} for each in (self, first))
+        different = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
+        ensure(not different, f"expected the same proposal once more, it differs in {', '.join(map(str, different))}")
 
     def rows(self) -> list[tuple[float, ...]]:
         """The q rows that it names, read from the cache; fails unless they are M rows of V binary32 values."""

@@ -146,10 +146,16 @@ class World:
         """Put octets into the cache; return the URI."""
         return self.cache.put(data, self.cache.name_of(self.town.new_ref("objects")))
 
-    async def serve(self, handler: Handler, roles: Sequence[str]) -> tuple[str, Identity, Server]:
-        """Play a role at a base URI of its own: base URI, certificate and server."""
+    async def serve(
+        self, handler: Handler, roles: Sequence[str], *, foreign: bool = False
+    ) -> tuple[str, Identity, Server]:
+        """Play a role at a base URI of its own: base URI, certificate and server.
+
+        `foreign`: the certificate is of an authority that nobody trusts.
+        """
         bound, base = self.town.reserve()
-        identity = self.identity("-".join(roles), roles, [base])
+        authority = self.town.stranger_authority if foreign else self.town.authority
+        identity = authority.issue(self.town.new_name("-".join(roles) or "played"), roles, [base])
         server = Server(handler, identity.server_context(), bound)
         await server.start()
         self._servers.append(server)
