@@ -183,9 +183,8 @@ async def exhausted(v: VerifierWorld) -> None:
     for _ in range(3):
         await trace.low()
     expect(trace.actions, [REDUCE, REDUCE, FAIL], "actions of three low rounds with two entries")
-    output = (await trace.session.read()).message
-    expect((output["final"], output.get("finish")), (True, FAIL), "final and finish of the output")
-    expect(output["tokens"], trace.session.output, "the output, with the tokens of the last round")
+    expect((await trace.session.read_to_the_end()).get("finish"), FAIL, "finish of the final output")
+    expect(await trace.session.tokens(), trace.session.output, "the output, with the tokens of the last round")
 
 
 @check(

@@ -274,6 +274,7 @@ async def final(v: VerifierWorld) -> None:
     while len(session.output) < 5:
         expect((await session.read()).message["final"], False, "final while the session lives")
         await session.advance()
+    await session.read_to_the_end()
     for first in range(6):
         output = (await session.read(first, wait_s=None)).message
         came = (output["tokens"], output["final"], output.get("finish"))
@@ -290,6 +291,7 @@ async def failed(v: VerifierWorld) -> None:
     session = await v.begun(low_rounds=1, fallback=[FAIL])
     await session.advance()
     await session.advance(session.wrong_tokens())
+    await session.read_to_the_end()
     output = (await session.read()).message
     came = (output["tokens"], output["final"], output.get("finish"))
     expect(came, (session.output, True, FAIL), "tokens, final and finish")
@@ -306,6 +308,7 @@ async def end_told(v: VerifierWorld) -> None:
     await session.advance()
     output = await _woken(session, len(session.output), session.advance)
     expect(output["tokens"], session.output[output["from"] :], "tokens told to the reader that waited")
+    await session.read_to_the_end()
     output = (await session.read(len(session.output), wait_s=None)).message
     expect((output["tokens"], output["final"]), ([], True), "tokens and final after the last token")
 

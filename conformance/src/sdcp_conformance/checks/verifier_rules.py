@@ -94,6 +94,24 @@ async def output(v: VerifierWorld) -> None:
 
 
 @check(
+    "V-rule1-many",
+    "S6.4-greedy-output",
+    "S6.3-scoring",
+    "S6.3-batching",
+    title="many sessions at once, of other prompts and lengths, are each scored by themselves",
+)
+async def many(v: VerifierWorld) -> None:
+    async def one(number: int) -> None:
+        session = await v.begun(prompt=[number, (3 * number) % V], m_init=4, low_rounds=1000)
+        for turn in range(5):
+            count = min(1 + (number + turn) % 4, session.m_cap)
+            await session.advance(session.half_right((number * turn) % (count + 1), count))
+        expect(await session.tokens(), session.output, f"the output after a prompt that ends in {(3 * number) % V}")
+
+    await asyncio.gather(*(one(number) for number in range(V)))
+
+
+@check(
     "V-rule1-profile",
     "S6.4-greedy-accept",
     "S4.1-profile-order",
@@ -131,8 +149,8 @@ async def _ends(session: VerifierSession, tokens: list[int], wanted: list[int]) 
     expect(verdict["action"], FINISH, "action of the verdict")
     record = session.log.records[-1]
     expect(record["tokens"], wanted, "tokens of the commit record")
-    output_ = (await session.read()).message
-    expect((output_["tokens"], output_["final"]), (session.output, True), "tokens and final of the output")
+    await session.read_to_the_end()
+    expect(await session.tokens(), session.output, "the whole output")
 
 
 @check(

@@ -188,6 +188,29 @@ async def truncation(v: VerifierWorld) -> None:
         expect((verdict["emitted"], verdict["action"]), (tokens[:kept], FINISH), "emitted and action")
 
 
+@check(
+    "V-rule2-dropped",
+    "S4.1-profile-order",
+    "S4.1-sampling",
+    title="no token comes that top-k or top-p has dropped, beyond doubt of ties",
+)
+async def dropped(v: VerifierWorld) -> None:
+    async def one(keeps: int, **profile: int) -> None:
+        session = await v.begun(rule=2, sampling=profile, max_new=200, low_rounds=1000)
+        for _ in range(12):
+            logits = TARGET.after(session.prefix)
+            least_kept = sorted(logits, reverse=True)[keeps - 1]
+            least = min(range(V), key=lambda token: logits[token])
+            verdict = await sampled(session, [least], [spread(least, 0.5)])
+            token = verdict["emitted"][0]
+            ensure(logits[token] >= least_kept, f"expected one of the {keeps} most probable tokens, came {token}")
+
+    # at a temperature of 0.3 one token has more than 0.9, or two of the same probability have
+    await asyncio.gather(
+        one(3, top_k=3), one(5, top_k=5, temperature_milli=20_000), one(2, temperature_milli=300, top_p_milli=900)
+    )
+
+
 # -- the law -----------------------------------------------------------------------------------------------------------
 
 TOKENS, FALSE_ALARM = 640, 1e-7

@@ -150,9 +150,14 @@ class VerifierSession(SessionFacts):
         return self.output[before:]
 
     async def read_to_the_end(self) -> dict[str, Any]:
-        """Read output until it is final, then take the rounds in as `catch_up` does; return the final message."""
+        """Read output until it is final, then take the rounds in as `catch_up` does; return the final message.
+
+        Fails the check when that takes longer than what must come may take.
+        """
+        until = time.monotonic() + self.world.patience_s
         output = (await self.read()).message
         while not output["final"]:
+            ensure(time.monotonic() < until, f"expected the output to become final within {self.world.patience_s:g} s")
             output = (await self.read(len(output["tokens"]) + output["from"], wait_s=None)).message
         self.catch_up()
         return output
