@@ -23,6 +23,7 @@ from sdcp.errors import ConfigurationError
 from sdcp.machines.drafter import DrafterSession
 from sdcp.machines.router import RouterSession
 from sdcp.machines.verifier import VerifierSession
+from sdcp.testing.lying import HONEST
 from sdcp.testing.scenario import scenario_of
 from sdcp.testing.shrink import Failure, attempt, shrink
 from sdcp.testing.states import INPUTS, STATES, unreachable
@@ -80,6 +81,10 @@ class Tally:
         """SHA-256 over the digests of the traces."""
         return hashlib.sha256("".join(self.digests).encode()).hexdigest()
 
+    def plainest(self, tokens: int | None) -> int:
+        """Return the first seed with a fault; one in which nobody lies, if there is one, shrinks best."""
+        return min(self.faults, key=lambda seed: (scenario_of(seed, tokens).liars is not HONEST, seed))
+
     def coverage(self) -> dict[str, tuple[int, int]]:
         """Return for each machine how many of its pairs of state and input came up, and how many there can be."""
         found = {}
@@ -103,7 +108,7 @@ def run(order: Order) -> int:
         tally.add(block)
         _progress(tally, _count(order), began)
     seconds = time.perf_counter() - began
-    failure = _shortest(min(tally.faults), order.tokens) if tally.faults else None
+    failure = _shortest(tally.plainest(order.tokens), order.tokens) if tally.faults else None
     if order.as_json:
         print(json.dumps(_plain(order, tally, seconds, failure)))
     else:
@@ -211,7 +216,8 @@ def _print(order: Order, tally: Tally, seconds: float, failure: Failure | None) 
     print(
         f"BROKEN: {len(tally.faults)} of {tally.schedules} schedules; seeds {', '.join(map(str, sorted(tally.faults)))}"
     )
-    _print_failure(min(tally.faults), tally.faults[min(tally.faults)], failure, order.tokens)
+    seed = tally.plainest(order.tokens)
+    _print_failure(seed, tally.faults[seed], failure, order.tokens)
 
 
 def _print_failure(seed: int, fault: str, failure: Failure | None, tokens: int | None) -> None:

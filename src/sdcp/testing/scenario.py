@@ -179,7 +179,7 @@ def scenario_of(seed: int, tokens: int | None = None) -> Scenario:
     luck = Random(seed)
     models = luck.choice(("cycle", "cycle", "wild", "tiny")) if tokens is None else "cycle"
     contract = _contract(luck, family(models).target, tokens)
-    until_ms = luck.choice((0.0, 60.0, 300.0, 3_000.0, 10_000.0))
+    until_ms = luck.choice((0.0, 60.0, 300.0, 300.0, 1_000.0, 1_000.0, 3_000.0, 10_000.0))
     verifiers, drafters = luck.randint(1, 3), luck.randint(1, 3)
     parties = Parties(verifiers, drafters)
     return Scenario(
@@ -251,7 +251,7 @@ def _profile(luck: Random, kind: type = Sampling) -> Sampling:
 
 
 def _faults(luck: Random) -> Faults:
-    lost, late, twice, unanswered = (luck.choice((0.0, 0.02, 0.1)) for _ in range(4))
+    lost, late, twice, unanswered = (luck.choice((0.0, 0.03, 0.15)) for _ in range(4))
     return Faults(lost=lost, late=late, twice=twice, unanswered=unanswered, slow=luck.choice((0.0, 0.1, 0.4)))
 
 

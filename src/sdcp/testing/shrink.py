@@ -1,7 +1,7 @@
 """The shortest run that still goes wrong: incidents, strokes of fate and lies are left out while the fault remains.
 
-First everything that can be left out is tried in halves, then in smaller and smaller parts (Zeller and Hildebrandt,
-"Simplifying and Isolating Failure-Inducing Input", 2002); then the scenario itself is made plainer. A run counts as
+The scenario is made plainer, and everything that can be left out is tried in halves, then in smaller and smaller parts
+(Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002), until neither helps. A run counts as
 going wrong in the same way when the fault says the same, numbers apart. What is found is small, not the smallest.
 """
 
@@ -65,8 +65,11 @@ def attempt(scenario: Scenario, strokes: Sequence[tuple[Name, Stroke]] | None = 
 def shrink(first: Failure, may_go_on: Callable[[], bool]) -> Failure:
     """Return a smaller run that goes wrong in the same way, as far as `may_go_on` allowed to look for it."""
     search = _Search(first, may_go_on)
-    search.leave_out()
-    search.simplify()
+    before = None
+    while search.best is not before:
+        before = search.best
+        search.simplify()
+        search.leave_out()
     parts = len(first.scenario.incidents) + len(first.strokes)
     best = search.best
     left_out = parts - len(best.scenario.incidents) - len(best.strokes)
@@ -136,6 +139,8 @@ def _lies(liars: Liars) -> list[tuple[str, float]]:
 
 def _plainer(scenario: Scenario) -> Iterator[Scenario]:
     """Scenarios in which one thing is as it usually is, or there is less of it."""
+    if scenario.liars is not HONEST:
+        yield replace(scenario, liars=HONEST)
     for name, _ in _lies(scenario.liars):
         yield replace(scenario, liars=_or_honest(replace(scenario.liars, **{name: 0.0})))
     usual: dict[str, Any] = {

@@ -37,6 +37,9 @@ from sdcp.testing.wires import Wires
 END_MS: Final = 120_000.0
 """So long after the faults a session is over."""
 
+MOST_STEPS: Final = 100_000
+"""And so many: else it goes round in circles."""
+
 SETTLE_MS: Final = 12_000.0
 """After the end: longer than any deadline, pause and delay."""
 
@@ -147,8 +150,10 @@ class World(Pair):
         """Run the scenario to its end, and beyond it for a while. Raises Broken where an invariant does not hold."""
         clock, end_ms = self.clock, self.scenario.until_ms + END_MS
         while not self.finished or clock.now_ms < self.scenario.until_ms:
-            if clock.now_ms > end_ms or not self.step():
-                raise Broken(f"no end at {clock.now_ms:.0f} ms, with {len(self.watch.tokens)} tokens committed")
+            if clock.now_ms > end_ms or self.steps > MOST_STEPS or not self.step():
+                raise Broken(
+                    f"no end at {clock.now_ms:.0f} ms after {self.steps} steps, with {len(self.watch.tokens)} tokens committed"
+                )
             if self.finished and clock.idle:
                 break
         over_ms = clock.now_ms + SETTLE_MS
