@@ -230,7 +230,7 @@ async def nothing_to_do(v: VerifierWorld) -> None:
     limits={"sessions": 2},
 )
 async def full(v: VerifierWorld) -> None:
-    held = [await v.begun(), await v.begun()]
+    held = [await v.begun(max_new=8), await v.begun()]
     answer = await v.session().open()
     if answer.status < 300:
         raise NotApplicable("the subject has no such limit")
