@@ -119,6 +119,8 @@ def distributions() -> list[Case]:
         ("top_p 0 keeps one token", logits, {"top_p_milli": 0}),
         ("top_p keeps the token that reaches it", logits, {"top_p_milli": 700}),
         ("top_p after top_k counts what top_k kept", logits, {"top_k": 2, "top_p_milli": 720}),
+        ("top_p counts what a high temperature made", [0.0, 1.0, 2.0], {"temperature_milli": 2000, "top_p_milli": 600}),
+        ("top_p counts what a low temperature made", [0.0, 1.0, 2.0], {"temperature_milli": 500, "top_p_milli": 800}),
         ("of equals top_p keeps the smaller tokens", level, {"top_p_milli": 500}),
         ("all three", logits, {"temperature_milli": 1500, "top_k": 3, "top_p_milli": 800}),
         ("a vocabulary of one", [0.5], {"top_k": 1, "top_p_milli": 1}),

@@ -25,6 +25,7 @@ def sha(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
+@pytest.mark.requirement("S4.1-target-digest")
 def test_one_file_is_its_own_digest(tmp_path: Path):
     (tmp_path / "model.gguf").write_bytes(b"w")
     assert digests.model_digest(tmp_path / "model.gguf") == sha(b"w")
@@ -51,6 +52,7 @@ def test_no_weights(tmp_path: Path):
         digests.model_digest(tmp_path / "none")
 
 
+@pytest.mark.requirement("S4.1-tokenizer-digest")
 def test_tokenizer_is_found_in_beside_or_by_name(tmp_path: Path):
     (tmp_path / "tokenizer.json").write_bytes(b"t")
     (tmp_path / "model.gguf").write_bytes(b"w")

@@ -95,6 +95,15 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     "S5.2-cache-ref",
     "S4.1-unknown-contract-key",
     "S5.1-session-path-id",
+    "S4.1-profile-order",
+    "S4.1-temperature-zero",
+    "S4.2-chain-start",
+    "S4.2-chain-step",
+    "S4.1-contract-digest-formula",
+    "S6.4-seed-derivation",
+    "S6.8-record-epoch",
+    "S6.8-fence-refuses-older",
+    "S5.1-problem-details",
 )
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_our_implementation_obeys_every_vector(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -183,6 +183,7 @@ def test_without_committed_tokens_the_output_comes_from_the_verifier() -> None:
     assert list(draft.prefix[: draft.length]) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.requirement("S6.9-new-drafter-starts")
 @pytest.mark.decision("D20-validated")
 @pytest.mark.parametrize("tokens", [(4,), (4, 6), (4, 5, 6)])
 def test_committed_tokens_that_do_not_have_the_digest_are_refused_with_422(tokens: tuple[int, ...]) -> None:
@@ -705,7 +706,7 @@ def test_the_profile_in_force_is_that_of_the_assignment_else_of_the_contract() -
     assert draft.profile == Sampling(top_k=6)
 
 
-@pytest.mark.requirement("S4.1-contract-never-modified")
+@pytest.mark.requirement("S4.1-contract-never-modified", "S4.1-contract-fixed")
 def test_an_assignment_of_the_same_epoch_with_another_contract_is_refused() -> None:
     bench = Bench()
     bench.proposed()

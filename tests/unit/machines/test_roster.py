@@ -109,10 +109,12 @@ def test_without_a_list_the_local_policy_decides() -> None:
     assert choose(roster(*statuses, allowed=set())) is None
 
 
+@pytest.mark.requirement("S4.1-tokenizer-digest")
 def test_a_drafter_of_another_tokenizer_or_an_unknown_one_is_not_chosen() -> None:
     assert choose(roster(status("a", tokenizer=bytes(32)), status("b", tokenizer=None))) is None
 
 
+@pytest.mark.requirement("S6.1-open-epoch-1", "S4.1-target-digest")
 def test_drafters_and_verifiers_are_not_mixed_up() -> None:
     made = roster(status("v", role=VERIFIER, model=TARGET), status("d"))
     assert choose(made) == "https://d"

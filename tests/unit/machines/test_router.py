@@ -367,6 +367,7 @@ def test_an_event_of_a_lower_epoch_is_answered_without_effect_and_one_of_a_highe
     "S4.1-sampling-at-boundary",
     "S4.1-digest-once",
     "S4.1-contract-never-modified",
+    "S5.2-assignment-sampling",
 )
 @pytest.mark.decision("D21-drafter")
 def test_a_profile_goes_to_the_verifier_then_to_the_drafter_by_assignment_alone() -> None:

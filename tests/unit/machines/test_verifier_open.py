@@ -49,7 +49,13 @@ def test_a_prompt_by_reference_is_fetched_before_the_answer() -> None:
     assert world.told(request).digest == world.digest()
 
 
-@pytest.mark.requirement("S6.1-contract-validated", "S6.1-target-mismatch", "S6.4-registered-rules")
+@pytest.mark.requirement(
+    "S6.1-contract-validated",
+    "S6.1-target-mismatch",
+    "S6.4-registered-rules",
+    "S4.1-target-digest",
+    "S4.1-tokenizer-digest",
+)
 @pytest.mark.decision("D6-detail", "D6-rule", "D6-digests", "D6-context")
 @pytest.mark.parametrize(
     ("members", "named"),

@@ -27,6 +27,7 @@ def test_an_assignment_is_answered_with_the_state() -> None:
     assert world.told(world.assign()) == world.state
 
 
+@pytest.mark.requirement("S4.1-contract-fixed", "S4.1-contract-never-modified")
 @pytest.mark.decision("D28-refused")
 @pytest.mark.parametrize(
     ("members", "kind"),

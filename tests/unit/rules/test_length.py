@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sdcp.rules.length import choose_length, expected_tokens
 
 
-@pytest.mark.requirement("S6.2-expected-tokens")
+@pytest.mark.requirement("S6.2-expected-tokens", "S6.2-length-rule")
 @given(st.floats(0, 1), st.integers(1, 64))
 def test_expected_tokens_is_the_formula_of_the_draft(alpha: float, m: int) -> None:
     exact = Fraction(alpha)
@@ -19,7 +19,7 @@ def test_expected_tokens_is_the_formula_of_the_draft(alpha: float, m: int) -> No
     assert abs(expected_tokens(alpha, m) - expected) < 1e-12 * (m + 1)
 
 
-@pytest.mark.requirement("S6.2-length-maximizes")
+@pytest.mark.requirement("S6.2-length-maximizes", "S6.2-length-rule")
 @given(
     st.integers(0, 20),
     st.integers(0, 50).map(lambda n: n / 32),
