@@ -34,6 +34,6 @@ def test_top_p_counts_what_top_k_left() -> None:
 
 
 def test_what_is_left_is_normalized_at_the_end() -> None:
-    p = target_distribution(np.array([0.0, 1.0, 2.0, 9.0]), Sampling(temperature_milli=2000, top_k=3, top_p_milli=990))
+    p = target_distribution(np.array([0.0, 1.0, 2.0, 9.0]), Sampling(temperature_milli=2000, top_k=3, top_p_milli=980))
     weights = [0.0, 0.0, math.exp(1.0), math.exp(4.5)]
     np.testing.assert_allclose(p, np.array(weights) / sum(weights), rtol=1e-12)
