@@ -45,7 +45,10 @@ class DrafterWorld(World):
 
 
 class DrafterSession(SessionFacts):
-    """One session at the subject. `verifier` is the base URI that the kit plays for it."""
+    """One session at the subject. `verifier` is the base URI that the kit plays for it.
+
+    `strays`: requests that no verifier gets from a drafter.
+    """
 
     verifier: str
     identity: Identity
@@ -58,7 +61,7 @@ class DrafterSession(SessionFacts):
         self.proposals = Mailbox(f"a proposal for session {self.id.hex()}", world.patience_s)
         self.reads = 0
         self.finished: int | None = None
-        self.unsettled: list[str] = []
+        self.strays: list[str] = []
 
     async def assign(self, who: str = "router", **changes: Any) -> Answer:
         """POST assignments."""
@@ -99,6 +102,7 @@ class DrafterSession(SessionFacts):
             end = {} if self.finished is None else {"finish": self.finished}
             incoming.respond(200, {**output, "final": self.finished is not None, **end})
         else:
+            self.strays.append(str(request))
             incoming.refuse(404)
         return await incoming.response()
 
