@@ -65,6 +65,7 @@ class Gated(BigramTarget):
         self.broken = False
         self.refusal: errors.ProblemError | RuntimeError | None = None
         self.outcome: VerifyResult | None = None
+        self.drawn: list[float] = []  # all random values that came with jobs
 
     def prefill(self, jobs: Sequence[PrefillJob], budget: int) -> list[bool]:
         if self.refusal is not None:
@@ -72,6 +73,7 @@ class Gated(BigramTarget):
         return super().prefill(jobs, budget)
 
     def verify(self, jobs: Sequence[VerifyJob]) -> list[VerifyResult]:
+        self.drawn += (value for job in jobs for value in job.luck)
         self.reached.set()
         assert self.gate.wait(PATIENCE_S)
         if self.broken:
@@ -504,6 +506,17 @@ async def test_rule_2_takes_rows_from_the_cache(town: Town) -> None:
     ref = await rows_of(town, np.repeat(UNIFORM, 2, axis=0))
     verdict = Verdict.decode((await town.propose(5, 6, q_rows=ref)).body)
     assert verdict.emitted[0] == 5  # p is all but certain
+
+
+@pytest.mark.requirement("S6.4-unseeded", "S6.4-random-independent")
+async def test_without_a_seed_every_value_of_every_round_is_drawn_anew(town: Town) -> None:
+    await town.started(rule=2)
+    for _ in range(2):
+        answer = await town.propose(5, 6, q_rows=await rows_of(town, np.repeat(UNIFORM, 2, axis=0)))
+        assert answer.status == 200
+    drawn = town.target.drawn
+    assert len(set(drawn)) == len(drawn) == 6  # M + 1 a round (D27)
+    assert all(0 <= value < 1 and (value * 2**53).is_integer() for value in drawn)
 
 
 @pytest.mark.requirement("S6.3-q-unavailable", "S6.4-zero-q-rejected", "S5.2-q-rows-format")
