@@ -255,14 +255,13 @@ async def histories(v: VerifierWorld) -> None:
             contract |= {"self_load": 100, "self_max": luck.randint(1, 3)}
         trace = await Trace.begun(v, **contract)
         bad = luck.choice([0.3, 0.5, 0.8])
-        for _ in range(24):
+        for _ in range(20):
             count = luck.randint(1, 4)
             await trace.round(0 if luck.random() < bad else luck.randint(0, count), count)
             if trace.over:
                 return
 
-    for batch in range(4):
-        await asyncio.gather(*(one(4 * batch + each) for each in range(4)))
+    await asyncio.gather(*(one(seed) for seed in range(10)))
 
 
 # -- what an action does to the session --------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ async def restored_at_all(v: VerifierWorld) -> None:
     for _ in range(3):
         await trace.low()
     seen = [trace.session.m_cap]
-    for _ in range(24):
+    for _ in range(10):
         await trace.round(8, 8)
         seen.append(trace.session.m_cap)
     if max(seen) == seen[0] or (seen[0] < 4 and seen[1] == 8):

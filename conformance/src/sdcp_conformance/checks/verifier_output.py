@@ -25,25 +25,43 @@ async def _ended(v: VerifierWorld, **given: Any) -> VerifierSession:
     return session
 
 
-async def _woken(session: VerifierSession, first: int, doing: Any) -> dict[str, Any]:
-    """A reader that waits from `first` while `doing()` goes on; fails when a wait without end would be over first.
+async def _woken(v: VerifierWorld, far: bool = False, **given: Any) -> tuple[VerifierSession, dict[str, Any]]:
+    """A reader that waits at the end of a session's output, or `far` beyond it, while a round goes on: what it is told.
 
-    What a reader far beyond the output tells is the wait's end. A machine so busy that `doing` takes all the wait is
-    given another try.
+    Fails where the reader does not wait, or waits as long as one for whom nothing comes. On a machine so busy that the
+    round takes longer than the wait, another session is tried.
     """
-    for _ in range(5):
-        reader = session.world.background(session.read(first, wait_s=None))
-        idle = session.world.background(session.read(FAR, wait_s=None))
-        done, _ = await asyncio.wait({reader, idle}, timeout=0.15)
-        ensure(reader not in done, f"expected a reader from index {first} to wait for tokens, it was answered at once")
-        await doing()
-        missed = idle.done()
-        await asyncio.wait({reader, idle}, return_when=asyncio.FIRST_COMPLETED)
-        if not missed:
-            ensure(reader.done(), f"expected tokens to be sent to a waiting reader, the wait from {first} went on")
-            return (await reader).message
-        first = len(session.output)
-    raise Failed("expected a round to be over within the wait of GET output, five were not")
+    other = await v.begun()
+    for _ in range(8):
+        session = await v.begun(**given)
+        await session.advance()
+        idle = v.background(other.read(FAR, wait_s=None))
+        reader = v.background(session.read(FAR if far else len(session.output), wait_s=None))
+        done, _ = await asyncio.wait({reader}, timeout=0.1)
+        ensure(idle.done() or not done, "expected a reader at the end of the output to wait, it was answered at once")
+        await session.advance()
+        if not idle.done():
+            await asyncio.wait({reader, idle}, return_when=asyncio.FIRST_COMPLETED)
+            ensure(reader.done(), "expected a waiting reader to be answered after the round, its wait went on")
+            return session, (await reader).message
+    raise Failed("expected a round to be over within the wait of GET output, eight were not")
+
+
+async def _at_once(v: VerifierWorld, session: VerifierSession, first: int, wait_s: int | None) -> dict[str, Any]:
+    """What a reader is told that must not wait: it is answered before another one that began to wait earlier."""
+    other = await v.begun()
+    idle = v.background(other.read(FAR, wait_s=None))
+    await other.read(0)  # sent after it, and answered at once
+    reader = v.background(session.read(first, wait_s=wait_s))
+    await asyncio.wait({reader, idle}, return_when=asyncio.FIRST_COMPLETED)
+    ensure(reader.done(), f"expected an answer from index {first} at once, the wait of another reader was over before")
+    return (await reader).message
+
+
+async def _told(session: VerifierSession, reader: asyncio.Task[Answer], first: int) -> dict[str, Any]:
+    """What a reader is told, or when its wait was over before there was anything, what is there now."""
+    output = (await reader).message
+    return output if output["tokens"] else (await session.read(first)).message
 
 
 # -- what is returned --------------------------------------------------------------------------------------------------
@@ -145,9 +163,8 @@ async def many(v: VerifierWorld) -> None:
     await session.advance()
     readers = [v.background(session.read(first, wait_s=None)) for first in (*range(6), *range(6))]
     await session.advance()
-    for reader in readers:
-        output = (await reader).message
-        first, tokens = output["from"], output["tokens"]
+    for first, reader in zip((*range(6), *range(6)), readers, strict=True):
+        tokens = (await _told(session, reader, first))["tokens"]
         expect(tokens, session.output[first : first + len(tokens)], f"tokens from index {first}")
         ensure(tokens, f"expected a reader from index {first} to be told tokens, came none")
 
@@ -179,12 +196,8 @@ async def accounts(v: VerifierWorld) -> None:
     title="a reader at the end of the output waits, and is told the tokens as soon as they are committed",
 )
 async def long_poll(v: VerifierWorld) -> None:
-    session = await v.begun()
-    await session.advance()
-    first = len(session.output)
-    output = await _woken(session, first, session.advance)
-    tokens = session.output[output["from"] :]
-    expect(output["tokens"], tokens, f"tokens told to a reader that waited from index {output['from']}")
+    session, output = await _woken(v)
+    expect((output["from"], output["tokens"]), (3, session.output[3:]), "from and tokens told to the reader")
 
 
 @check(
@@ -203,7 +216,7 @@ async def ahead(v: VerifierWorld) -> None:
         expect((await reader).message["tokens"], [], "tokens told to a reader from an index that is not there yet")
         reader = v.background(session.read(4, wait_s=None))
     await session.advance(session.next_tokens(2))
-    output = (await reader).message
+    output = await _told(session, reader, 4)
     expect((output["from"], output["tokens"]), (4, session.output[4:]), "from and tokens told to the reader")
 
 
@@ -228,12 +241,10 @@ async def wait_over(v: VerifierWorld) -> None:
 )
 async def prefer(v: VerifierWorld) -> None:
     session = await v.begun()
-    idle = v.background(session.read(FAR, wait_s=None))
-    for _ in range(3):
-        output = (await session.read(0, wait_s=0)).message
-        expect((output["tokens"], output["final"]), ([], False), "tokens and final before the first round")
-    ensure(not idle.done(), "expected answers at once, the whole wait of another reader was over before them")
-    idle.cancel()
+    output = await _at_once(v, session, 0, wait_s=0)
+    expect((output["tokens"], output["final"]), ([], False), "tokens and final before the first round")
+    await session.advance()
+    expect((await _at_once(v, session, 0, wait_s=0))["tokens"], session.output, "tokens after it")
 
 
 @check(
@@ -304,10 +315,8 @@ async def failed(v: VerifierWorld) -> None:
     title="a waiting reader is told the last tokens and, with them or asking on, the end",
 )
 async def end_told(v: VerifierWorld) -> None:
-    session = await v.begun(max_new=5)
-    await session.advance()
-    output = await _woken(session, len(session.output), session.advance)
-    expect(output["tokens"], session.output[output["from"] :], "tokens told to the reader that waited")
+    session, output = await _woken(v, max_new=5)
+    expect((output["from"], output["tokens"]), (3, session.output[3:]), "from and tokens told to the reader")
     await session.read_to_the_end()
     output = (await session.read(len(session.output), wait_s=None)).message
     expect((output["tokens"], output["final"]), ([], True), "tokens and final after the last token")
@@ -320,12 +329,7 @@ async def end_told(v: VerifierWorld) -> None:
     decisions=["D8"],
 )
 async def end_wakes(v: VerifierWorld) -> None:
-    session = await v.begun(max_new=1)
-    reader = v.background(session.read(FAR, wait_s=None))
-    (done, _) = await asyncio.wait({reader}, timeout=0.1)
-    expect(done, set(), "readers that were answered before the end")
-    await session.advance()
-    output = (await reader).message
+    _, output = await _woken(v, far=True, max_new=5)
     expect((output["from"], output["tokens"], output["final"]), (FAR, [], True), "from, tokens and final")
 
 
@@ -336,13 +340,11 @@ async def end_wakes(v: VerifierWorld) -> None:
     decisions=["D8"],
 )
 async def beyond_end(v: VerifierWorld) -> None:
-    session, other = await _ended(v), await v.begun()
-    idle = v.background(other.read(FAR, wait_s=None))
+    session = await _ended(v)
     for first in (5, 6, FAR):
-        output = (await session.read(first, wait_s=None)).message
+        output = await _at_once(v, session, first, wait_s=None)
         came = (output["from"], output["tokens"], output["final"])
         expect(came, (first, [], True), "from, tokens and final")
-    ensure(not idle.done(), "expected answers at once, the whole wait of another reader was over before them")
 
 
 # -- who may read ------------------------------------------------------------------------------------------------------

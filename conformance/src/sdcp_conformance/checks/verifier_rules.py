@@ -83,9 +83,9 @@ async def tie(v: VerifierWorld) -> None:
 )
 async def output(v: VerifierWorld) -> None:
     luck = random.Random(11)
-    session = await v.begun(max_new=60, low_rounds=1000, m_init=4)
-    wanted = session.next_tokens(60)
-    while len(session.output) < 60:
+    session = await v.begun(max_new=40, low_rounds=1000, m_init=4)
+    wanted = session.next_tokens(40)
+    while len(session.output) < 40:
         count = luck.randint(1, min(4, session.m_cap))
         guess = [token if luck.random() < 0.6 else luck.randrange(V) for token in session.next_tokens(count)]
         session.learn(await session.propose(guess))
