@@ -219,7 +219,7 @@ class Rounds:
         sent, verdict = self._now(SendProposal), event.message
         if sent is None:
             return []
-        if (verdict.epoch, verdict.round) != (sent.message.epoch, sent.message.round):
+        if _of(verdict) != _of(sent.message):
             return self._again()  # no answer to what was asked
         released = self._release()
         self._round = None
@@ -353,3 +353,7 @@ class Rounds:
 def _passes(error: ProblemError) -> bool:
     """Whether a refusal says no more than: not now (RFC 9110 section 15, by class)."""
     return error.suffix is None and (error.status >= 500 or error.status in PASSING)
+
+
+def _of(message: Proposal | Verdict) -> tuple[bytes, int, int]:
+    return message.session, message.epoch, message.round

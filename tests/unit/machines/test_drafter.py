@@ -428,8 +428,8 @@ def test_a_verdict_that_fills_max_new_ends_the_session_whatever_it_says() -> Non
     assert bench.judge(bench.proposed((7,)), 1, (7, 8)) == [EndSession()]
 
 
-@pytest.mark.parametrize("members", [{"round": 9}, {"epoch": 2}])
-def test_a_verdict_of_another_round_is_no_answer(members: dict[str, int]) -> None:
+@pytest.mark.parametrize("members", [{"round": 9}, {"epoch": 2}, {"session": bytes(range(16, 32))}])
+def test_a_verdict_of_another_round_epoch_or_session_is_no_answer(members: dict[str, Any]) -> None:
     bench = Bench()
     proposal = bench.proposed()
     assert bench.judge(proposal, 3, (7, 8, 9, 10), **members) == [SetTimer("again", 100)]
