@@ -189,6 +189,20 @@ async def truncation(v: VerifierWorld) -> None:
 
 
 @check(
+    "V-rule2-profile-order",
+    "S4.1-profile-order",
+    title="top-p takes the distribution after temperature: of one that temperature made flat it keeps several tokens",
+)
+async def profile_order(v: VerifierWorld) -> None:
+    session = await v.begun(rule=2, sampling={**FLAT, "top_p_milli": 300}, max_new=200)
+    for _ in range(5):
+        logits = TARGET.after(session.prefix)
+        second = logits.index(sorted(logits)[-2])  # with 1/16 each, 0.3 is reached by the fifth token
+        verdict = await sampled(session, [second], [spread(second, 0.01)])
+        expect(verdict["accepted"], 1, "accepted of the second most probable token")
+
+
+@check(
     "V-rule2-dropped",
     "S4.1-profile-order",
     "S4.1-sampling",
