@@ -13,19 +13,25 @@ import pytest
 
 from sdcp.errors import StaleBase
 from sdcp.machines import drafter_rounds, router_steps
+from sdcp.machines.commit_log import TIMER as LOG_TIMER
 from sdcp.machines.drafter import DrafterSession
 from sdcp.machines.drafter_joining import DraftModel
 from sdcp.machines.drafter_rounds import AGAIN
+from sdcp.machines.effects import DrawRandom
 from sdcp.machines.inputs import (
     AssignmentReceived,
     Drafted,
     DraftFailed,
     EngineFailed,
+    LogMoved,
+    LogUnanswered,
     OutputFetched,
     OutputUnavailable,
     ProposalRefused,
     ProposalUnanswered,
+    RandomDrawn,
     RequestSubmitted,
+    SelfDecoded,
     StopRequested,
     TimerFired,
     VerifierUnanswered,
@@ -114,6 +120,18 @@ def _verifier_stops() -> None:
     world.handle(StopRequested())
 
 
+def _verifier_draws_alone() -> None:
+    """Self-decoding under rule 2 without a seed, while the log answers late or not at all."""
+    contract = replace(CONTRACT, rule=2, low_rounds=1, fallback=(Action.SELF_DECODE,), self_load=50)
+    for answers in ((LogMoved(),), (LogUnanswered(), TimerFired(LOG_TIMER))):
+        world = World(contract=contract).started()
+        world.hold = {DrawRandom}
+        world.propose(0)
+        world.release(RandomDrawn(1, (0.99, 0.5)))  # refused, and so the verifier goes on alone
+        for given in (RandomDrawn(2, (0.5,)), SelfDecoded(2, 1, 0), *answers, StopRequested()):
+            world.machine.handle(given)
+
+
 def _verifier_fails() -> None:
     for rung, stop in ((Action.FAIL, ()), (Action.SWITCH, (0,))):
         world = World(contract=replace(CONTRACT, low_rounds=1, fallback=(rung,), stop=stop)).started()
@@ -185,6 +203,7 @@ def _router_stores_a_prompt() -> None:
 
 SCRIPTS = (
     _verifier_stops,
+    _verifier_draws_alone,
     _verifier_fails,
     _drafter_joins,
     _drafter_waits,
