@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from sdcp_conformance.encoding import encode, encode_loosely
@@ -291,6 +292,21 @@ async def other_drafter(d: DrafterWorld) -> None:
     await session.quiet("in the name of another drafter")
 
 
+@check(
+    "D-assign-drafter-spelled",
+    "S5.2-assignment",
+    title="an assignment that spells this drafter's base URI otherwise is taken",
+    profile="decisions",
+    decisions=["D9"],
+)
+async def spelled(d: DrafterWorld) -> None:
+    for drafter in (d.base.replace("https", "HTTPS"), d.base.replace("/sdcp", "/%73dcp")):
+        session = await d.session()
+        message = session.assignment_message(session.verifier, drafter)
+        (await d.ask("router", "POST", "assignments", message)).no_content()
+        (await session.proposal(check=False)).refuse("sdcp-session-closed")
+
+
 # -- assigned again ----------------------------------------------------------------------------------------------------
 
 
@@ -306,6 +322,21 @@ async def again(d: DrafterWorld) -> None:
         (await session.assign()).no_content()
     await session.quiet("while one is outstanding")
     ensure(not proposal.incoming.gone, "expected the outstanding proposal to wait on, the drafter gave it up")
+    proposal.judge()
+    await session.finish()
+
+
+@check(
+    "D-assign-concurrent",
+    "S6.2-one-outstanding",
+    title="the same assignment several times at once leads to one proposal",
+)
+async def concurrent(d: DrafterWorld) -> None:
+    session = await d.session()
+    for answer in await asyncio.gather(*[session.assign() for _ in range(5)]):
+        answer.no_content()
+    proposal = await session.proposal()
+    await session.quiet("while one is outstanding")
     proposal.judge()
     await session.finish()
 

@@ -175,6 +175,26 @@ async def written_first(d: DrafterWorld) -> None:
 
 
 @check(
+    "D-rows-no-cache",
+    "S6.4-q-rows-carried",
+    "S6.2-artifacts-written",
+    title="a drafter that cannot write its rows proposes nothing under rule 2, and goes on under rule 1",
+)
+async def no_cache(d: DrafterWorld) -> None:
+    cut_off = DrafterWorld(d.town, await d.town.subject(cache={"prefixes": [d.town.elsewhere]}))
+    try:
+        session = await cut_off.session(rule=2)
+        await session.assign()
+        await session.quiet("whose rows could not be written")
+        other = await cut_off.assigned(rule=1)
+        (await other.proposal()).judge()
+        await other.finish()
+    finally:
+        await cut_off.subject.stop()
+        await cut_off.close()
+
+
+@check(
     "D-rows-unchanged",
     "S5.2-sampled-from-row",
     "S6.2-artifacts-written",

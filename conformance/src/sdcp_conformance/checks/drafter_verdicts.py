@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from typing import Any
 
+from sdcp_conformance.encoding import encode, encode_loosely
+from sdcp_conformance.net.server import Response
 from sdcp_conformance.oracle.bigram import DRAFT, V
 from sdcp_conformance.oracle.control import FAIL, FINISH, SELF_DECODE, SWITCH
 from sdcp_conformance.outcome import NotApplicable, ensure, expect
+from sdcp_conformance.problems import MEDIA_TYPE
 from sdcp_conformance.registry import check
+from sdcp_conformance.watch import SDCP_CBOR
 from sdcp_conformance.worlds.drafter import DrafterSession, DrafterWorld, Proposed
 from sdcp_conformance.worlds.session import tokens_object
 from sdcp_conformance.worlds.world import path_id
@@ -136,6 +142,22 @@ def _emit(proposal: Proposed, accepted: int, tokens: list[int]) -> None:
 
 
 @check(
+    "D-verdict-encoding",
+    "S5.2-verdict",
+    title="a verdict in any well-formed encoding is taken",
+    profile="decisions",
+    decisions=["D4"],
+)
+async def loose(d: DrafterWorld) -> None:
+    session = await d.assigned()
+    proposal = await session.proposal()
+    session.commit([9])
+    verdict = {**session.state(), "accepted": 0, "emitted": [9], "action": 0, "m_cap": 3, "low": 0, "load": 0}
+    proposal.incoming.respond_raw(_output(encode_loosely(verdict)))
+    await session.finish()
+
+
+@check(
     "D-verdict-continued",
     "S6.3-draft-state-discarded",
     "S6.3-accepted-kv-valid",
@@ -246,6 +268,66 @@ async def stale_base_alone(d: DrafterWorld) -> None:
     where = (len(session.output), session.digest)
     expect((again.message["base"], again.message["base_digest"]), where, "base and base_digest after the output")
     again.refuse("sdcp-session-closed")
+
+
+@check(
+    "D-refused-suffix",
+    "S5.1-problem-details",
+    title="a problem type is known by its suffix, whatever stands before it",
+    profile="decisions",
+    decisions=["D1", "D9a"],
+)
+async def suffix(d: DrafterWorld) -> None:
+    session = await d.assigned()
+    proposal = await session.proposal()
+    session.commit([1])
+    problem = {"type": "https://example.test/types#sdcp-stale-base", "status": 409, **_state(session)}
+    body = json.dumps(problem).encode()
+    proposal.incoming.respond_raw(Response(409, (("content-type", MEDIA_TYPE),), body))
+    (await session.proposal()).judge()
+    await session.finish()
+
+
+@check(
+    "D-output-unavailable",
+    "S5.1-unlisted-status",
+    title="an output that cannot be had now is asked for again",
+    profile="decisions",
+    decisions=["D9a", "D3"],
+)
+async def output_unavailable(d: DrafterWorld) -> None:
+    session = await d.assigned()
+    proposal = await session.proposal()
+    session.commit([1])
+    session.read_answers = [Response(503, (("content-type", MEDIA_TYPE),), b"{}"), Response(500), _output(b"\xff")]
+    proposal.refuse("sdcp-stale-base", **_state(session))
+    (await session.proposal()).judge()
+    await session.finish()
+
+
+@check(
+    "D-output-ended",
+    "S6.7-final",
+    title="a drafter that reads that the session is over, or has gone to a higher epoch, proposes nothing more",
+    profile="decisions",
+    decisions=["D9a", "D30"],
+)
+async def output_ended(d: DrafterWorld) -> None:
+    async def each(session: DrafterSession, **members: Any) -> None:
+        proposal = await session.proposal()
+        session.commit([1])
+        message = {"session": session.id, "epoch": 1, "from": 0, "tokens": [1], "final": False, **members}
+        session.read_answers = [_output(encode(message))] * 3
+        proposal.refuse("sdcp-stale-base", **_state(session))
+        await session.quiet("after an output that says that there is nothing more to do")
+
+    await each(await d.assigned(), final=True, finish=FINISH)
+    await each(await d.assigned(), final=True, finish=FAIL)
+    await each(await d.assigned(), epoch=2)
+
+
+def _output(body: bytes) -> Response:
+    return Response(200, (("content-type", SDCP_CBOR),), body)
 
 
 @check(
@@ -415,6 +497,9 @@ async def room(d: DrafterWorld) -> None:
 
 async def _taken(session: DrafterSession) -> None:
     """Assign until it is taken: the drafter may still be at ending another session."""
-    async with asyncio.timeout(session.world.patience_s):
-        while (await session.assign()).status == 503:
-            await asyncio.sleep(0.05)
+    until = time.monotonic() + session.world.patience_s
+    answer = await session.assign()
+    while answer.status == 503 and time.monotonic() < until:
+        await asyncio.sleep(0.05)
+        answer = await session.assign()
+    answer.no_content()

@@ -47,7 +47,8 @@ class DrafterWorld(World):
 class DrafterSession(SessionFacts):
     """One session at the subject. `verifier` is the base URI that the kit plays for it.
 
-    `strays`: requests that no verifier gets from a drafter.
+    `strays`: requests that no verifier gets from a drafter. `read_answers`: what the next GETs of output are answered
+    instead of the output.
     """
 
     verifier: str
@@ -62,6 +63,7 @@ class DrafterSession(SessionFacts):
         self.reads = 0
         self.finished: int | None = None
         self.strays: list[str] = []
+        self.read_answers: list[Response] = []
 
     async def assign(self, who: str = "router", **changes: Any) -> Answer:
         """POST assignments."""
@@ -97,6 +99,8 @@ class DrafterSession(SessionFacts):
             self.proposals.deliver(incoming)
         elif request.method == "GET" and request.path.endswith(f"{self.path}/output"):
             self.reads += 1
+            if self.read_answers:
+                return self.read_answers.pop(0)
             first = int(request.query.get("from", "0"))
             output = {"session": self.id, "epoch": self.epoch, "from": first, "tokens": self.output[first:]}
             end = {} if self.finished is None else {"finish": self.finished}
