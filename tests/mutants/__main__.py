@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
@@ -19,12 +20,18 @@ from tempfile import TemporaryDirectory
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: a process that is forked must have one thread
 
+from _pytest.config import default_plugins
+
 from tests.mutants import records
 from tests.mutants.mutant import Mutant, read
-from tests.mutants.tiers import CONFORMANCE, TIERS, VECTORS, Tier
-from tests.mutants.trial import BROKEN, CAUGHT, HANGS, SKIPPED, SURVIVED, Outcome, Runner, Trial
+from tests.mutants.tiers import CONFORMANCE, TIERS, Tier
+from tests.mutants.trial import CAUGHT, HANGS, PLUGINS, SKIPPED, SURVIVED, Outcome, Runner, Trial
 
-IMPORTED_ONCE = ("numpy", "hypothesis.strategies", "pytest_asyncio.plugin", "cryptography.x509", "httpx", "cbor2")
+IMPORTED_ONCE = (
+    *PLUGINS,
+    *(f"_pytest.{name}" for name in default_plugins),
+    *("numpy.typing", "hypothesis.strategies", "cryptography.x509", "httpx", "cbor2"),
+)
 
 
 def main() -> int:
@@ -66,45 +73,60 @@ def _is_named(mutant: Mutant, names: list[str]) -> bool:
 def _try(runner: Runner, mutants: list[Mutant], chosen: list[Mutant], arguments: argparse.Namespace) -> int:
     found = records.load(mutants)
     tiers = [tier for tier in TIERS if not arguments.tier or tier.name in arguments.tier]
-    unsound = _unsound(runner, tiers)
     trials = [
-        Trial(mutant, tier, without=unsound[tier.name])
+        Trial(mutant, tier)
         for tier in tiers
         for mutant in chosen
         if not (arguments.missing and tier.name in found[mutant.name]) and (mutant.wire or tier is not CONFORMANCE)
     ]
-    faulty = 0
+    faulty: dict[tuple[str, str], Outcome] = {}
+    again: list[Trial] = []
 
     def done(trial: Trial, outcome: Outcome) -> None:
-        nonlocal faulty
         assert trial.mutant is not None
         _tell(trial, outcome)
         if outcome.status in (CAUGHT, SURVIVED):
             found[trial.mutant.name][trial.tier.name] = outcome.by if outcome.status == CAUGHT else False
-            if arguments.write:
-                records.save(mutants, found)
-        faulty += outcome.status in (BROKEN, HANGS)
+            faulty.pop((trial.mutant.name, trial.tier.name), None)
+        elif outcome.status != SKIPPED:
+            faulty[trial.mutant.name, trial.tier.name] = outcome
+        if outcome.status == HANGS and trial.tier.holds(outcome.by) and outcome.by not in trial.without:
+            again.append(replace(trial, without=(*trial.without, outcome.by)))  # one that fails is worth more
+        if arguments.write:
+            records.save(mutants, found)
 
-    runner.run(trials, done)
-    if arguments.write:
-        records.save(mutants, found)
+    unsound: set[str] = set()
+    while trials:
+        runner.run(trials, done)
+        unsound |= _unsound(runner, tiers, {str(found[each.name].get(tier.name)) for each in chosen for tier in tiers})
+        trials = again + [
+            Trial(mutant, tier, without=tuple(sorted(unsound)))
+            for tier in tiers
+            for mutant in chosen
+            if found[mutant.name].get(tier.name) in unsound
+        ]
+        again = []
     survivors = [mutant.name for mutant in chosen if records.cheapest(found[mutant.name]) is None]
-    _report(chosen, tiers, found, survivors, as_json=arguments.json)
+    _report(chosen, found, survivors, as_json=arguments.json)
     return 1 if survivors or faulty else 0
 
 
-def _unsound(runner: Runner, tiers: list[Tier]) -> dict[str, tuple[str, ...]]:
-    """The tests of each tier that fail without any fault: they catch nothing, and are left out."""
-    found: dict[str, tuple[str, ...]] = {tier.name: () for tier in tiers}
+def _unsound(runner: Runner, tiers: list[Tier], killers: set[str]) -> set[str]:
+    """Those tests that fail without any fault too: they catch nothing."""
+    failing: set[str] = set()
 
     def done(trial: Trial, outcome: Outcome) -> None:
-        if outcome.status not in (SURVIVED, SKIPPED):
+        if outcome.status != SURVIVED:
             _tell(trial, outcome)
-        if outcome.status == CAUGHT:
-            found[trial.tier.name] = tuple(outcome.by.splitlines())
+            failing.update(outcome.by.splitlines() if outcome.status == CAUGHT else ())
 
-    runner.run([Trial(None, tier, fail_fast=False) for tier in tiers if tier is not VECTORS], done)
-    return found
+    runner.run([trial for tier in tiers for trial in _without_fault(tier, killers)], done)
+    return failing
+
+
+def _without_fault(tier: Tier, killers: set[str]) -> list[Trial]:
+    tests = tuple(sorted(killer for killer in killers if tier.holds(killer)))
+    return [Trial(None, tier, tests, fail_fast=False)] if tests else []
 
 
 def _tell(trial: Trial, outcome: Outcome) -> None:
@@ -118,7 +140,6 @@ def _tell(trial: Trial, outcome: Outcome) -> None:
 
 def _report(
     chosen: list[Mutant],
-    tiers: list[Tier],
     found: dict[str, dict[str, str | bool]],
     survivors: list[str],
     *,
@@ -155,13 +176,8 @@ def _check_recorded(runner: Runner, chosen: list[Mutant], found: dict[str, dict[
         if not killers[name]
     ]
     trials = [Trial(mutant, killer[0], (killer[1],)) for mutant in chosen if (killer := killers[mutant.name])]
-    sound = [
-        Trial(
-            None, tier, tuple(sorted({test for trial in trials if trial.tier is tier for test in trial.tests})), False
-        )
-        for tier in TIERS
-        if tier is not VECTORS and any(trial.tier is tier for trial in trials)
-    ]
+    tests = {test for trial in trials for test in trial.tests}
+    sound = [trial for tier in TIERS for trial in _without_fault(tier, tests)]
 
     def done(trial: Trial, outcome: Outcome) -> None:
         wanted = CAUGHT if trial.mutant else SURVIVED

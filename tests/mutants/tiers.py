@@ -14,12 +14,24 @@ from pathlib import Path
 
 from tests.mutants.mutant import ROOT
 
+TESTED_AS = {
+    "control": "verifier",
+    "fencing": "router",
+    "history": "output",
+    "memory": "contract",
+    "profiles": "router",
+    "recorded": "router",
+    "verifying": "verifier",
+}
+"""Modules whose tests are called otherwise than the module's first word."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tier:
     """`tests`: folders below the repository; `left_out`: files in them that measure instead of judging.
 
-    `limit_s`: of the whole tier, on a machine that does other things too.
+    `limit_s`: of the whole tier, on a machine that does other things too. `marks`: how what catches begins, where it is
+    no test in one of the folders.
     """
 
     name: str
@@ -27,13 +39,18 @@ class Tier:
     limit_s: float
     tests: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+
+    def holds(self, test: str) -> bool:
+        """Whether a test or check on record is one of this tier."""
+        return test.startswith(self.marks or tuple(f"{folder}/" for folder in self.tests))
 
     def parts(self, files: Sequence[str]) -> list[list[str]]:
         """What pytest runs, one after the other, for a mutant of these files: the nearest tests first."""
         wanted = {Path(file).parts[0] for file in files}
         near = [folder for folder in self.tests if Path(folder).name in wanted]
         far = [folder for folder in self.tests if folder not in near]
-        words = {Path(file).stem.partition("_")[0] for file in files}
+        words = {TESTED_AS.get(stem, stem.partition("_")[0]) for stem in (Path(file).stem for file in files)}
         nearest = [
             path.relative_to(ROOT).as_posix()
             for folder in near
@@ -48,7 +65,7 @@ class Tier:
 UNIT = Tier(
     "unit",
     "tests of one module each",
-    300,
+    600,
     tuple(
         f"tests/unit/{folder}"
         for folder in ("wire", "messages", "rules", "machines", "testing", "stores", "engines", "http", "roles")
@@ -57,7 +74,8 @@ UNIT = Tier(
     ("tests/unit/stores/test_journal.py", "tests/unit/stores/test_rot.py"),
 )
 PROPERTY = Tier("property", "plain twins of the core", 300, ("tests/property",))
-VECTORS = Tier("vectors", "`sdcp vectors` over tests/data/vectors", 60)
+VECTORS = Tier("vectors", "`sdcp vectors` over tests/data/vectors", 60, marks=("tests/data/vectors/",))
+SEEDS = Tier("seeds", "`sdcp simulate`: the first seeds", 300, marks=("seed ",))
 SIMULATION = Tier(
     "simulation",
     "whole sessions over a network that fails, with peers that lie",
@@ -66,9 +84,10 @@ SIMULATION = Tier(
     ("tests/simulation/test_growth.py",),
 )
 SHELLS = Tier("shells", "processes of the real roles over HTTP/2 and TLS", 400, ("tests/shells",))
-CONFORMANCE = Tier("conformance", "`sdcp-conformance`, which shares no code with us", 600)
+CONFORMANCE = Tier("conformance", "`sdcp-conformance`, which shares no code with us", 600, marks=("V-", "D-", "R-"))
 
-TIERS = (UNIT, PROPERTY, VECTORS, SIMULATION, SHELLS, CONFORMANCE)
+TIERS = (UNIT, PROPERTY, VECTORS, SEEDS, SIMULATION, SHELLS, CONFORMANCE)
+SEEDS_TRIED = 600
 VECTOR_FILES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "data" / "vectors").glob("*.json"))
 
 

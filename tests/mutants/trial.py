@@ -1,8 +1,8 @@
 """One run of a tier against one mutant: a copy of the package with the fault in it, and a process that imports it.
 
 The process is forked from this one, which has imported everything but `sdcp`; the copy stands first on `sys.path`, and
-on PYTHONPATH for the processes that tests start, so it goes before the installed package. Both are looked at in every
-trial: a trial that ran anything else says so and counts nothing.
+on PYTHONPATH for the processes that tests start, so it goes before the installed package. Both are looked at: a trial
+that ran anything else says so and counts nothing.
 
 A mutant is *caught* when a test fails. Tests that cannot be collected, or a process that ends by itself, are *broken*:
 nothing was learned. A test that runs for longer than `TEST_S` fails for that; one that has to fail so *hangs*.
@@ -10,6 +10,7 @@ nothing was learned. A test that runs for longer than `TEST_S` fails for that; o
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import resource
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -28,11 +29,21 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.mutants.mutant import ROOT, SOURCE, Mutant
-from tests.mutants.tiers import CONFORMANCE, VECTOR_FILES, VECTORS, Tier, conformance_command
+from tests.mutants.tiers import (
+    CONFORMANCE,
+    SEEDS,
+    SEEDS_TRIED,
+    SHELLS,
+    VECTOR_FILES,
+    VECTORS,
+    Tier,
+    conformance_command,
+)
 
 TEST_S = 30.0
 MEMORY = 4 << 30
 CAUGHT, SURVIVED, HANGS, BROKEN, SKIPPED = "caught", "survived", "hangs", "broken", "skipped"
+PLUGINS = ("pytest_asyncio.plugin", "_hypothesis_pytestplugin")
 WHERE = "import sdcp; print(sdcp.__file__)"
 
 
@@ -67,6 +78,7 @@ class Runner:
         self._jobs = jobs
         self._package = folder / "unchanged" / "sdcp"
         shutil.copytree(SOURCE, self._package)
+        compileall.compile_dir(self._package, quiet=2)  # once, not in every process
 
     def run(self, trials: Iterable[Trial], done: Callable[[Trial, Outcome], None]) -> None:
         """Run all; `done` is told of each as it ends."""
@@ -75,17 +87,21 @@ class Runner:
         while waiting or running:
             while waiting and len(running) < self._jobs:
                 number, trial = waiting.pop(0)
-                started = self._start(number, trial)
-                running[started.pid] = started
+                try:
+                    started = self._start(number, trial)
+                except ValueError as fault:
+                    done(trial, Outcome(BROKEN, str(fault)))
+                else:
+                    running[started.pid] = started
             for pid in [pid for pid, each in running.items() if each.over()]:
                 ended = running.pop(pid)
                 done(ended.trial, ended.outcome())
             time.sleep(0.01)
 
     def _start(self, number: int, trial: Trial) -> _Running:
+        texts = trial.mutant.texts(self._package) if trial.mutant else {}
         folder = self._folder / str(number)
         shutil.copytree(self._package, folder / "sdcp")
-        texts = trial.mutant.texts(self._package) if trial.mutant else {}
         for file, text in texts.items():
             path = folder / "sdcp" / file
             path.write_text(text, encoding="utf-8")
@@ -159,23 +175,49 @@ def _tried(trial: Trial, folder: Path, files: Sequence[str]) -> tuple[str, str]:
     os.chdir(ROOT)
     os.environ["PYTHONPATH"] = str(folder)
     os.environ["HYPOTHESIS_PROFILE"] = "mutants"
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    sys.dont_write_bytecode = False  # else every process would compile every test
     assert "sdcp" not in sys.modules
     sys.path.insert(0, str(folder))
-    elsewhere = subprocess.run([sys.executable, "-c", WHERE], capture_output=True, text=True, check=True).stdout
+    ran = []
+    if trial.tier in (SHELLS, CONFORMANCE):  # they start processes
+        ran.append(
+            subprocess.run([sys.executable, "-c", WHERE], capture_output=True, text=True, check=True).stdout.strip()
+        )
     if trial.tier is CONFORMANCE:
         result = _conformance(trial, folder)
     elif trial.tier is VECTORS:
         result = _vectors(trial.tests or VECTOR_FILES)
+    elif trial.tier is SEEDS:
+        result = _seeds([int(test.removeprefix("seed ")) for test in trial.tests] or range(SEEDS_TRIED))
     else:
         result = _tests(trial, files)
-    here = sys.modules["sdcp"].__file__ if "sdcp" in sys.modules else elsewhere.strip()
-    if not (here == elsewhere.strip() == str(folder / "sdcp" / "__init__.py")):
-        raise RuntimeError(f"not the copy was run, but {here} and {elsewhere}")
+    if "sdcp" in sys.modules:
+        ran.append(str(sys.modules["sdcp"].__file__))
+    if set(ran) != {str(folder / "sdcp" / "__init__.py")}:
+        raise RuntimeError(f"not the copy was run, but {ran}")
     return result
 
 
 class _Hang(BaseException):
     """The test takes too long."""
+
+
+@contextmanager
+def _limited() -> Generator[list[bool]]:
+    """End what takes longer than TEST_S by _Hang; the list then has an entry."""
+    late: list[bool] = []
+
+    def end(signal_number: int, frame: FrameType | None) -> None:
+        late.append(True)
+        raise _Hang
+
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, TEST_S)
+    try:
+        yield late
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class _Watch:
@@ -188,16 +230,9 @@ class _Watch:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
-        signal.signal(signal.SIGALRM, self._late)
-        signal.setitimer(signal.ITIMER_REAL, TEST_S)
-        try:
-            return (yield)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-    def _late(self, signal_number: int, frame: FrameType | None) -> None:
-        self.hung = True
-        raise _Hang
+        with _limited() as late:
+            yield
+        self.hung = self.hung or bool(late)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and report.nodeid not in self.failed:
@@ -219,7 +254,8 @@ def _tests(trial: Trial, files: Sequence[str]) -> tuple[str, str]:
         report_multiple_bugs=False,
         suppress_health_check=[HealthCheck.too_slow],
     )
-    options = ["-q", "-p", "no:cacheprovider", "--no-header", *(["-x"] if trial.fail_fast else [])]
+    options = ["-q", "--no-header", "--no-summary", "-p", "no:cacheprovider", *(["-x"] if trial.fail_fast else [])]
+    options += [f"-p{plugin}" for plugin in PLUGINS]
     options += [f"--deselect={test}" for test in trial.without]
     failed: list[str] = []
     for part in [[*trial.tests]] if trial.tests else trial.tier.parts(files):
@@ -242,6 +278,22 @@ def _vectors(files: Sequence[str]) -> tuple[str, str]:
             return BROKEN, f"{file} cannot be read"
         if code:
             return CAUGHT, file
+    return SURVIVED, ""
+
+
+def _seeds(seeds: Sequence[int]) -> tuple[str, str]:
+    from sdcp.testing.scenario import scenario_of
+    from sdcp.testing.shrink import attempt
+
+    for seed in seeds:
+        try:
+            with _limited():
+                failure = attempt(scenario_of(seed))
+        except _Hang:
+            return HANGS, f"seed {seed}"
+        if failure is not None:
+            print(failure.fault)
+            return CAUGHT, f"seed {seed}"
     return SURVIVED, ""
 
 
