@@ -37,7 +37,7 @@ check: setup
 
 test: check
 	@$(BIN)/sdcp models fetch demo
-	$(BIN)/sdcp vectors tests/data/vectors/*.json
+	$(BIN)/sdcp vectors tests/data/vectors/*.json conformance/vectors/*.json
 	$(BIN)/pytest -q
 
 # Every branch of the core is taken by its own unit tests.
