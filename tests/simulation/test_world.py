@@ -74,7 +74,7 @@ def test_a_verifier_that_crashes_and_is_back_at_once_is_found_out_by_its_404() -
 @pytest.mark.requirement("S6.9-fence-first", "S6.9-resume")
 @pytest.mark.decision("D7")
 def test_a_verifier_that_stays_down_is_lost_when_its_status_expires() -> None:
-    cut = Incident(what="cut off", who=FRONT_END, other=ROUTER, at_ms=AT_MS, for_ms=5_000.0)
+    cut = Incident(what="cut off", who=FRONT_END, other=ROUTER, at_ms=AT_MS, for_ms=8_000.0)
     played = world(Incident(what="crash", who=VERIFIER, at_ms=AT_MS, for_ms=9_000.0), cut).play()
     assert played.output == played.setting.plain
     assert given(played, ROUTER)["VerifierLost"] == 1

@@ -13,6 +13,7 @@ from cryptography import x509
 
 COMMANDS = (
     ["verifier"], ["drafter"], ["router"], ["cache"], ["gateway"], ["config"], ["vectors"], ["up"], ["generate"],
+    ["simulate"],
     ["ca", "init"], ["ca", "issue"], ["models", "fetch"], ["models", "digest"],
 )  # fmt: skip
 
@@ -55,6 +56,8 @@ def test_a_list_of_commands_has_whole_sentences_and_an_example(group: list[str])
         (["up"], "run `sdcp models fetch demo` first"),
         (["up", "--target", "none"], "none: no such model"),
         (["ca", "init", "/dev/null"], "/dev/null: cannot be written"),
+        (["simulate", "--trace"], "--trace shows one run: say which one with --seed"),
+        (["simulate", "--seeds", "0"], "--seeds"),
         (["generate", "x"], "start one with `sdcp up`"),
         (["generate", "x", "--gateway", "http://127.0.0.1:9"], "is `sdcp up` running?"),
         (["generate", "x", "--gateway", "127.0.0.1:9"], "must be a URL such as http://"),

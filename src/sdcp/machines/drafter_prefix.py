@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sdcp.machines.history import History
 from sdcp.messages.contract import Contract
-from sdcp.rules.digest import contract_digest, extend_all, prefix_digest
+from sdcp.rules.digest import digest_of, extend_all, prefix_digest
 
 
 class Prefix:
@@ -19,7 +19,7 @@ class Prefix:
 
     def __init__(self, contract: Contract, prompt: Sequence[int]) -> None:
         """Begin at d[0]. Raises ValueError for a token that is not below 2^32 (D5)."""
-        self.digest = prefix_digest(contract_digest(contract.to_plain()), prompt)
+        self.digest = prefix_digest(digest_of(contract), prompt)
         self.tokens = History(prompt)
 
     @property

@@ -19,7 +19,7 @@ from sdcp.machines.recorded import Recorded
 from sdcp.messages.contract import Action, Contract, Sampling
 from sdcp.messages.round import Assignment
 from sdcp.messages.session import SessionOpen, SessionState, State
-from sdcp.rules.digest import contract_digest, prefix_digest
+from sdcp.rules.digest import digest_of, prefix_digest
 
 TIMER = "retry"
 REMINDER = "reminder"
@@ -113,7 +113,7 @@ class Stepping(ABC):
         self.drafter: str | None = None
         self.ended: Action | None = None
         self.failure: ProblemError | None = None
-        start_digest = prefix_digest(contract_digest(contract.to_plain()), prompt)
+        start_digest = prefix_digest(digest_of(contract), prompt)
         self._prompt_tokens = tuple(prompt)
         self._prompt: tuple[int, ...] | str = self._prompt_tokens
         self._log = commit_log

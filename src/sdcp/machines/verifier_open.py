@@ -21,7 +21,7 @@ from sdcp.messages.contract import Action, Contract
 from sdcp.messages.record import CommitRecord
 from sdcp.messages.session import Resume, SessionOpen, State
 from sdcp.rules.acceptance import RULES
-from sdcp.rules.digest import contract_digest, extend_all, prefix_digest
+from sdcp.rules.digest import contract_digest, digest_of, extend_all, prefix_digest
 from sdcp.rules.draws import LAST_ROUND
 
 OCTETS_PER_TOKEN = 9
@@ -76,7 +76,7 @@ def open_session(message: SessionOpen, target: TargetFacts) -> Generator[Effect,
         raise Conflict(f"A session opens with epoch 1; epoch {message.epoch} needs the member 'resume'.")
     prompt = yield from _prompt(message, target)
     check_prompt(prompt, contract, target)
-    digest_of_contract = contract_digest(contract.to_plain())
+    digest_of_contract = digest_of(contract)
     prompt_digest = prefix_digest(digest_of_contract, prompt)
     reader, etag, account = yield from _log(message)
     check_log(reader, message, prompt_digest)

@@ -61,7 +61,7 @@ from sdcp.messages.output import Event
 from sdcp.messages.round import Assignment
 from sdcp.messages.session import SessionState, State
 from sdcp.rules import escalation, limit
-from sdcp.rules.digest import contract_digest
+from sdcp.rules.digest import digest_of
 
 Effect = Any
 Input = Any
@@ -144,7 +144,7 @@ class Serving:
         self._check_serving()
         message = given.message
         check_epoch(message.epoch, self._committed.epoch)
-        if contract_digest(message.contract.to_plain()) != self._contract_digest:
+        if digest_of(message.contract) != self._contract_digest:
             raise BadContract("The assignment's contract is not the contract of the session.")
         if self._rounds.current is not None:
             self._assigning.append(given)

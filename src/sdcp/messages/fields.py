@@ -180,20 +180,16 @@ class Message:
         given: dict[str, Any] = {}
         for member in _members(cls):
             if member.key in value:
-                given[member.name] = cls._member(member, value[member.key])
+                try:
+                    given[member.name] = member.kind.parse(value[member.key])
+                except ValueError as wanted:
+                    raise cls.fault(f"{cls._called()} member {member.key!r} must be {wanted}.") from None
             elif not member.optional:
                 raise cls.fault(f"{cls._called()} lacks the member {member.key!r}.")
         if cls.closed and len(given) != len(value):
             unknown = next(key for key in value if key not in given)
             raise cls.fault(f"{cls._called()} has the unknown member {unknown!r}; remove it.")
         return cls(**given)
-
-    @classmethod
-    def _member(cls, member: _Member, value: Plain) -> Any:
-        try:
-            return member.kind.parse(value)
-        except ValueError as wanted:
-            raise cls.fault(f"{cls._called()} member {member.key!r} must be {wanted}.") from None
 
     def to_plain(self) -> dict[str, Plain]:
         """Return the message as a plain map, absent members left out."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
+from sdcp.messages.contract import Contract
 from sdcp.wire import cbor
 
 CONTRACT_DOMAIN = b"SDCP-CONTRACT-1\x00"
@@ -20,6 +22,12 @@ PREFIX_DOMAIN = b"SDCP-PREFIX-1\x00"
 def contract_digest(contract: Mapping[str, object]) -> bytes:
     """Return the SHA-256 of a contract given as a plain map (4.1)."""
     return hashlib.sha256(CONTRACT_DOMAIN + cbor.encode(contract)).digest()
+
+
+@lru_cache(maxsize=256)
+def digest_of(contract: Contract) -> bytes:
+    """Return the digest of a contract as a message. It comes with every assignment, so the last ones are kept."""
+    return contract_digest(contract.to_plain())
 
 
 def prefix_digest(contract: bytes, prompt: Sequence[int]) -> bytes:
@@ -34,8 +42,9 @@ def extend(digest: bytes, token: int) -> bytes:
 
 def extend_all(digest: bytes, tokens: Iterable[int]) -> bytes:
     """Return the digest after all `tokens` in order."""
-    for token in tokens:
-        digest = extend(digest, token)
+    octets = _uint32s(tuple(tokens))
+    for at in range(0, len(octets), 4):
+        digest = hashlib.sha256(digest + octets[at : at + 4]).digest()
     return digest
 
 

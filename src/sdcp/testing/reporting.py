@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from sdcp.machines.effects import ChooseDrafter, ChooseVerifier, Reply
+from sdcp.machines.effects import ChooseDrafter, ChooseVerifier
 from sdcp.machines.inputs import DrafterChosen, DrafterLost, VerifierChosen, VerifierLost
 from sdcp.machines.roster import Roster
 from sdcp.messages.status import VERIFIER, Status
@@ -17,9 +17,9 @@ from sdcp.testing.network import Call
 from sdcp.testing.routing import Router
 from sdcp.testing.surroundings import ROUTER, Surroundings
 
-TTL_MS: Final = 2_500
-REPORT_MS: Final = 1_000.0
-SWEEP_MS: Final = 500.0
+TTL_MS: Final = 4_000
+REPORT_MS: Final = 1_500.0
+SWEEP_MS: Final = 1_000.0
 
 
 class ReportedRouter(Router):
@@ -35,7 +35,7 @@ class ReportedRouter(Router):
 
         def arrive(call: Call) -> None:
             self._roster.report(status, self._now_ms)
-            self._around.network.answer(call, Reply(0, None))
+            call.open = False  # nothing depends on the answer
 
         return arrive
 

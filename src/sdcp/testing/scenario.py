@@ -207,7 +207,7 @@ def _contract(luck: Random, target: Table, tokens: int | None) -> Contract:
     kinds = luck.choice((RUNGS, RUNGS, (Action.SELF_DECODE, Action.SWITCH)))
     rungs = tuple(luck.choice(kinds) for _ in range(luck.choice((1, 2, 4, 9, 40, 40))))
     if tokens is not None:
-        return _usual(luck, target, tokens)
+        return _usual(target, tokens)
     return Contract(
         target=target.model,
         tokenizer=IDENTITY_TOKENIZER,
@@ -224,13 +224,12 @@ def _contract(luck: Random, target: Table, tokens: int | None) -> Contract:
     )
 
 
-def _usual(luck: Random, target: Table, tokens: int) -> Contract:
-    """A contract as operators have it, of exactly so many tokens."""
+def _usual(target: Table, tokens: int) -> Contract:
+    """A contract as operators have it, of exactly so many tokens, greedy."""
     return Contract(
         target=target.model,
         tokenizer=IDENTITY_TOKENIZER,
-        rule=luck.choice((GREEDY, GREEDY, SPECULATIVE)),
-        sampling=luck.choice((None, ContractSampling(seed=luck.getrandbits(64)))),
+        rule=GREEDY,
         m_max=16,
         max_new=tokens,
         stop=(),

@@ -149,13 +149,13 @@ class World(Pair):
     def play(self) -> World:
         """Run the scenario to its end, and beyond it for a while. Raises Broken where an invariant does not hold."""
         clock, end_ms = self.clock, self.scenario.until_ms + END_MS
-        while not self.finished or clock.now_ms < self.scenario.until_ms:
+        front_end, until_ms = self.front_end, self.scenario.until_ms
+        while (front_end.finish is None and front_end.failure is None) or (clock.now_ms < until_ms and not clock.idle):
             if clock.now_ms > end_ms or self.steps > MOST_STEPS or not self.step():
                 raise Broken(
-                    f"no end at {clock.now_ms:.0f} ms after {self.steps} steps, with {len(self.watch.tokens)} tokens committed"
+                    f"no end at {clock.now_ms:.0f} ms, after {self.steps} steps, "
+                    f"with {len(self.watch.tokens)} tokens committed"
                 )
-            if self.finished and clock.idle:
-                break
         over_ms = clock.now_ms + SETTLE_MS
         while not clock.idle and clock.now_ms < over_ms:
             self.step()
