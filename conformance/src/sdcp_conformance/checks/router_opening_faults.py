@@ -143,24 +143,23 @@ async def unknown_keys(r: RouterWorld) -> None:
 
 
 async def untrusted(r: RouterWorld, lies: list[dict[str, Any]]) -> None:
-    """A verifier that answers so does not get the session: another one does, behind a fence."""
+    """What a verifier answers so opens nothing: the session is opened anew, behind a fence, and drafted for there."""
     first, second, drafter = await r.place.verifier(), await r.place.verifier(), await r.place.drafter()
     for lie in lies:
         requested = r.request()
         opened = await open_at_any(first, second)
-        liar, honest = opened.verifier, second if opened.verifier is first else first
         opened.accept(**lie)
-        again = await honest.opened()
+        again = await open_at_any(first, second)
         behind_fence(r, again)
         again.accept()
-        await assigned(honest, drafter)
-        expect((await requested.location())["verifier"], honest.base, f"verifier of the location after {lie}")
-        await liar.box("a PUT drafter").none_within(0.05, f"at a verifier that answered the open with {lie}")
+        put, _ = await assigned(again.verifier, drafter)
+        expect(put.message["epoch"], again.message["epoch"], f"epoch of PUT drafter after the answer {lie}")
+        expect((await requested.location())["epoch"], again.message["epoch"], f"epoch of the location after {lie}")
 
 
 @check(
     "R-open-lying-prefix",
-    title="a verifier whose d[0], round or length is not that of the contract and prompt does not get the session",
+    title="an open answered with another d[0], round or length than contract and prompt have counts for nothing",
     profile="decisions",
     decisions=["D20"],
 )
