@@ -38,7 +38,21 @@ TOKENS: Final = 64
 RUNGS = (Action.REDUCE, Action.SWITCH, Action.SELF_DECODE)
 DRAFTERS = ("same", "near", "noisy", "brief", "heedless", "lookup", "guesses", "contrary")
 GOOD_DRAFTERS = ("same", "near")
-KINDS = ("crash", "effect", "effect", "still", "still", "cut", "cut", "suspect", "stop", "break", "profile", "profile")
+KINDS = (
+    "crash",
+    "effect",
+    "effect",
+    "still",
+    "still",
+    "cut",
+    "cut",
+    "suspect",
+    "suspect",
+    "stop",
+    "break",
+    "profile",
+    "profile",
+)
 IMPATIENT = (
     router_steps.Patience(attempts=2, verifier_wait_ms=600, recovery_wait_ms=600, drafter_wait_ms=2_000, failovers=2),
     drafter_rounds.Patience(tries=2),
