@@ -25,14 +25,17 @@ async def _ended(v: VerifierWorld, **given: Any) -> VerifierSession:
     return session
 
 
+TRIES = 5
+"""On a machine so busy that something at once takes longer than a whole wait, it is tried again."""
+
+
 async def _woken(v: VerifierWorld, far: bool = False, **given: Any) -> tuple[VerifierSession, dict[str, Any]]:
     """A reader that waits at the end of a session's output, or `far` beyond it, while a round goes on: what it is told.
 
-    Fails where the reader does not wait, or waits as long as one for whom nothing comes. On a machine so busy that the
-    round takes longer than the wait, another session is tried.
+    Fails where the reader does not wait, or waits as long as one for whom nothing comes.
     """
     other = await v.begun()
-    for _ in range(8):
+    for _ in range(TRIES):
         session = await v.begun(**given)
         await session.advance()
         idle = v.background(other.read(FAR, wait_s=None))
@@ -40,22 +43,23 @@ async def _woken(v: VerifierWorld, far: bool = False, **given: Any) -> tuple[Ver
         done, _ = await asyncio.wait({reader}, timeout=0.1)
         ensure(idle.done() or not done, "expected a reader at the end of the output to wait, it was answered at once")
         await session.advance()
+        await asyncio.wait({reader, idle}, return_when=asyncio.FIRST_COMPLETED)
         if not idle.done():
-            await asyncio.wait({reader, idle}, return_when=asyncio.FIRST_COMPLETED)
-            ensure(reader.done(), "expected a waiting reader to be answered after the round, its wait went on")
             return session, (await reader).message
-    raise Failed("expected a round to be over within the wait of GET output, eight were not")
+    raise Failed(f"expected a waiting reader to be told of a round, its wait went on to the end in {TRIES} sessions")
 
 
 async def _at_once(v: VerifierWorld, session: VerifierSession, first: int, wait_s: int | None) -> dict[str, Any]:
     """What a reader is told that must not wait: it is answered before another one that began to wait earlier."""
     other = await v.begun()
-    idle = v.background(other.read(FAR, wait_s=None))
-    await other.read(0)  # sent after it, and answered at once
-    reader = v.background(session.read(first, wait_s=wait_s))
-    await asyncio.wait({reader, idle}, return_when=asyncio.FIRST_COMPLETED)
-    ensure(reader.done(), f"expected an answer from index {first} at once, the wait of another reader was over before")
-    return (await reader).message
+    for _ in range(TRIES):
+        idle = v.background(other.read(FAR, wait_s=None))
+        await other.read(0)  # sent after it, and answered at once
+        reader = v.background(session.read(first, wait_s=wait_s))
+        await asyncio.wait({reader, idle}, return_when=asyncio.FIRST_COMPLETED)
+        if not idle.done():
+            return (await reader).message
+    raise Failed(f"expected an answer from index {first} at once, it came with the end of a wait {TRIES} times")
 
 
 async def _told(session: VerifierSession, reader: asyncio.Task[Answer], first: int) -> dict[str, Any]:
