@@ -90,8 +90,9 @@ def _try(runner: Runner, mutants: list[Mutant], chosen: list[Mutant], arguments:
             faulty.pop((trial.mutant.name, trial.tier.name), None)
         elif outcome.status != SKIPPED:
             faulty[trial.mutant.name, trial.tier.name] = outcome
-        if outcome.status == HANGS and trial.tier.holds(outcome.by) and outcome.by not in trial.without:
-            again.append(replace(trial, without=(*trial.without, outcome.by)))  # one that fails is worth more
+        if outcome.status == HANGS and trial.tier.holds(outcome.by):
+            test = outcome.by.partition("[")[0]  # one that fails is worth more
+            again.append(replace(trial, without=(*trial.without, test)))
         if arguments.write:
             records.save(mutants, found)
 

@@ -167,6 +167,8 @@ def _child(trial: Trial, folder: Path, files: Sequence[str]) -> NoReturn:
         status, by = _tried(trial, folder, files)
     except BaseException as fault:
         status, by = BROKEN, f"{type(fault).__name__}: {fault}"
+    sys.stdout.flush()
+    sys.stderr.flush()
     (folder / "outcome.json").write_text(json.dumps([status, by]))
     os._exit(0)
 
@@ -261,6 +263,8 @@ def _tests(trial: Trial, files: Sequence[str]) -> tuple[str, str]:
     for part in [[*trial.tests]] if trial.tests else trial.tier.parts(files):
         watch = _Watch()
         code = pytest.main([*options, *part], plugins=[watch])
+        if code == pytest.ExitCode.USAGE_ERROR and trial.mutant is None:
+            return CAUGHT, "\n".join(test for test in part if pytest.main([*options, test]))
         if watch.uncollected or code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             return BROKEN, watch.uncollected or f"pytest: {code!r}"
         failed += watch.failed
