@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from sdcp_conformance.encoding import encode, encode_loosely
-from sdcp_conformance.net.server import Request, Response
 from sdcp_conformance.oracle.bigram import DRAFT, TARGET
 from sdcp_conformance.oracle.control import CONTINUE, FINISH, SWITCH
 from sdcp_conformance.outcome import ensure, expect
@@ -22,12 +20,6 @@ def begun(session: DrafterSession, count: int = 3) -> None:
         session.commit([token])
 
 
-async def goes_on(session: DrafterSession) -> None:
-    """A proposal comes, extends the prefix, and so does the next; then the session is over."""
-    (await session.proposal()).judge()
-    await session.finish()
-
-
 # -- taken -------------------------------------------------------------------------------------------------------------
 
 
@@ -40,7 +32,7 @@ async def goes_on(session: DrafterSession) -> None:
 async def taken(d: DrafterWorld) -> None:
     session = await d.session()
     (await session.assign()).no_content()
-    await goes_on(session)
+    await session.goes_on()
 
 
 @check(
@@ -52,7 +44,7 @@ async def unknown_keys(d: DrafterWorld) -> None:
     session = await d.session()
     more: dict[Any, Any] = {"later": {"x": [1, None, 2.5]}, "sampling": {"temperature_milli": 700, "min_p": 3}}
     (await session.assign(**more)).no_content()
-    await goes_on(session)
+    await session.goes_on()
 
 
 @check(
@@ -74,7 +66,7 @@ async def every_member(d: DrafterWorld) -> None:
         stop=[2, 2**32 - 1],
     )
     (await session.assign()).no_content()
-    await goes_on(session)
+    await session.goes_on()
 
 
 @check(
@@ -88,7 +80,7 @@ async def encoding(d: DrafterWorld) -> None:
     session = await d.session(sampling={"temperature_milli": 500, "seed": 1})
     body = encode_loosely(session.assignment_message(session.verifier, d.base))
     (await d.ask("router", "POST", "assignments", body)).no_content()
-    await goes_on(session)
+    await session.goes_on()
 
 
 @check(
@@ -139,7 +131,7 @@ async def committed_read(d: DrafterWorld) -> None:
     begun(session)
     (await session.assign()).no_content()
     ensure(session.reads > 0, "expected a GET output for the committed tokens, none came")
-    await goes_on(session)
+    await session.goes_on()
 
 
 # -- refused -----------------------------------------------------------------------------------------------------------
@@ -305,135 +297,3 @@ async def spelled(d: DrafterWorld) -> None:
         message = session.assignment_message(session.verifier, drafter)
         (await d.ask("router", "POST", "assignments", message)).no_content()
         (await session.proposal(check=False)).refuse("sdcp-session-closed")
-
-
-# -- assigned again ----------------------------------------------------------------------------------------------------
-
-
-@check(
-    "D-assign-again",
-    "S6.2-one-outstanding",
-    title="an assignment that comes again leaves the outstanding proposal alone and adds none",
-)
-async def again(d: DrafterWorld) -> None:
-    session = await d.assigned()
-    proposal = await session.proposal()
-    for _ in range(3):
-        (await session.assign()).no_content()
-    await session.quiet("while one is outstanding")
-    ensure(not proposal.incoming.gone, "expected the outstanding proposal to wait on, the drafter gave it up")
-    proposal.judge()
-    await session.finish()
-
-
-@check(
-    "D-assign-concurrent",
-    "S6.2-one-outstanding",
-    title="the same assignment several times at once leads to one proposal",
-)
-async def concurrent(d: DrafterWorld) -> None:
-    session = await d.session()
-    for answer in await asyncio.gather(*[session.assign() for _ in range(5)]):
-        answer.no_content()
-    proposal = await session.proposal()
-    await session.quiet("while one is outstanding")
-    proposal.judge()
-    await session.finish()
-
-
-@check(
-    "D-assign-again-late",
-    "S6.2-proposal-base",
-    "S6.2-proposal-round",
-    title="an assignment that comes again late takes the drafter back to no earlier round or prefix",
-)
-async def again_late(d: DrafterWorld) -> None:
-    session = await d.session()
-    message = session.assignment_message(session.verifier, d.base)
-    (await d.ask("router", "POST", "assignments", message)).no_content()
-    (await session.proposal()).judge()
-    proposal = await session.proposal()
-    (await d.ask("router", "POST", "assignments", message)).succeeded()
-    proposal.judge()
-    await goes_on(session)
-
-
-@check(
-    "D-assign-other-contract",
-    "S4.1-contract-fixed",
-    "S4.1-contract-never-modified",
-    title="another contract for a session that is held is 422",
-    profile="decisions",
-    decisions=["D28"],
-)
-async def other_contract(d: DrafterWorld) -> None:
-    session = await d.assigned()
-    others: list[dict[str, Any]] = [{"m_max": 3}, {"rule": 2}, {"sampling": {}}, {"max_new": 61}]
-    for members in others:
-        (await session.assign(contract={**session.contract, **members})).refused(422)
-    await goes_on(session)
-
-
-@check(
-    "D-assign-older-epoch",
-    "S6.9-problem-stale-epoch",
-    "S6.9-older-epoch-rejected",
-    title="an assignment of a lower epoch is refused with sdcp-stale-epoch and changes nothing",
-    profile="decisions",
-    decisions=["D28"],
-)
-async def older_epoch(d: DrafterWorld) -> None:
-    session = await d.session()
-    session.epoch = 3
-    (await session.assign()).no_content()
-    for epoch in (0, 1, 2):
-        (await session.assign(epoch=epoch)).refused("sdcp-stale-epoch")
-    await goes_on(session)
-
-
-@check(
-    "D-assign-newer-epoch",
-    "S6.9-reassigned-after-resume",
-    "S6.9-new-drafter-starts",
-    title="after an assignment of a higher epoch proposals go to its verifier, in its epoch",
-)
-async def newer_epoch(d: DrafterWorld) -> None:
-    session = await d.assigned()
-    waiting = await session.proposal()
-    arrived: list[str] = []
-
-    async def second(request: Request) -> Response:
-        arrived.append(request.method)
-        return await session.handle(request)
-
-    session.verifier, _, _ = await d.serve(second, ["verifier"])
-    session.epoch = 2
-    asking = d.background(session.assign())
-    waiting.drop(connection=True)  # the old verifier is gone
-    (await asking).no_content()
-    proposal = await session.proposal(check=False)
-    while proposal.message.get("epoch") == 1:  # sent before the assignment was heard
-        proposal.refuse("sdcp-stale-epoch")
-        proposal = await session.proposal(check=False)
-    proposal.check()
-    ensure("POST" in arrived, "expected the proposal of the new epoch at its verifier, it came to the old one")
-    proposal.judge()
-    await session.finish()
-
-
-@check(
-    "D-assign-newer-epoch-at-once",
-    "S6.9-reassigned-after-resume",
-    title="an assignment of a higher epoch ends the wait for the outstanding proposal's verdict",
-    profile="decisions",
-    decisions=["D28"],
-)
-async def newer_epoch_at_once(d: DrafterWorld) -> None:
-    session = await d.assigned()
-    waiting = await session.proposal()
-    session.epoch = 2
-    (await session.assign()).no_content()
-    proposal = await session.proposal()
-    ensure(waiting.incoming.gone, "expected the drafter to give up the proposal of the lower epoch")
-    proposal.judge()
-    await session.finish()

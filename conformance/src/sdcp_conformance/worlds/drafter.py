@@ -87,6 +87,18 @@ class DrafterSession(SessionFacts):
         """Fail when another proposal comes. `because` continues "expected no proposal"."""
         await self.proposals.none_within(QUIET_S, because)
 
+    async def goes_on(self) -> None:
+        """A proposal comes that extends the prefix, and after its verdict another; then the session is over."""
+        (await self.proposal()).judge()
+        await self.finish()
+
+    async def goes_on_if_at_all(self) -> None:
+        """The same where the drafter may stop as well: what comes, if anything does, extends the true prefix."""
+        proposal = await self.perhaps()
+        if proposal is not None:
+            proposal.judge()
+            await self.finish()
+
     async def finish(self) -> None:
         """Let the next proposal know that the session is over, so that the subject forgets it."""
         (await self.proposal()).refuse("sdcp-session-closed")
