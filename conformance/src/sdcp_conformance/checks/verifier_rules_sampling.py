@@ -117,8 +117,27 @@ async def residual(v: VerifierWorld) -> None:
         p = target_distribution(logits, SHARP)
         least = min(range(V), key=lambda token: p[token])
         second = argmax([0.0 if token == argmax(logits) else logit for token, logit in enumerate(logits)])
-        verdict = await sampled(session, [least], [covering(p, second, least)])
+        verdict = await sampled(session, [least], [covering(p, {second: 0.0}, least)])
         expect(verdict["emitted"], [second], "emitted where q covers all tokens but one")
+
+
+@check(
+    "V-rule2-residual-normalized",
+    "S6.4-speculative-residual",
+    title="the residual is normalized: its improbable last token comes seldom (wrong by chance once in a million runs)",
+)
+async def residual_normalized(v: VerifierWorld) -> None:
+    session = await v.begun(rule=2, sampling=SHARP, max_new=200, low_rounds=1000)
+    seldom = 0
+    for _ in range(8):
+        p = target_distribution(TARGET.after(session.prefix), SHARP)
+        best, least = max(range(V), key=lambda token: p[token]), min(range(V), key=lambda token: p[token])
+        last = max(token for token in range(V) if token != least and p[token] < 0.003)
+        row = covering(p, {best: p[best] - 0.3, last: 0.0}, least)  # residual: 0.3 and less than 0.003
+        seldom += (await sampled(session, [least], [row]))["emitted"] == [last]
+    ensure(
+        seldom < 4, f"expected a token with less than 1/100 of the residual to come seldom, it did {seldom} times of 8"
+    )
 
 
 @check(

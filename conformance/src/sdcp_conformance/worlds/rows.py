@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sdcp_conformance.oracle.bigram import TARGET, V
@@ -41,9 +41,9 @@ def leaning(p: Sequence[float], token: int, ratio: float) -> Row:
     return [share if other == token else each * left for other, each in enumerate(p)]
 
 
-def covering(p: Sequence[float], spared: int, token: int) -> Row:
-    """A row above p at every token but one, `spared`, which it gives nothing; most goes to `token`."""
-    row = [0.0 if other == spared else each * 1.00001 + 1e-6 for other, each in enumerate(p)]
+def covering(p: Sequence[float], spared: Mapping[int, float], token: int) -> Row:
+    """A row above p at every token but those `spared`, which get these shares; what is left goes to `token`."""
+    row = [spared.get(other, each * 1.00001 + 1e-6) for other, each in enumerate(p)]
     row[token] += 1 - math.fsum(row)
     return row
 
