@@ -34,10 +34,10 @@ from sdcp.testing.scenario import Scenario
 from sdcp.testing.surroundings import Surroundings
 from sdcp.testing.wires import Wires
 
-END_MS: Final = 120_000.0
+END_MS: Final = 60_000.0
 """So long after the faults a session is over."""
 
-MOST_STEPS: Final = 100_000
+MOST_STEPS: Final = 20_000
 """And so many: else it goes round in circles."""
 
 SETTLE_MS: Final = 12_000.0
