@@ -35,13 +35,8 @@ def prefix_digest(contract: bytes, prompt: Sequence[int]) -> bytes:
     return hashlib.sha256(PREFIX_DOMAIN + contract + _uint32s((len(prompt),)) + _uint32s(prompt)).digest()
 
 
-def extend(digest: bytes, token: int) -> bytes:
-    """Return d[k] for d[k-1] and the committed token o[k]; ValueError if it is not below 2^32 (D5)."""
-    return hashlib.sha256(digest + _uint32s((token,))).digest()
-
-
 def extend_all(digest: bytes, tokens: Iterable[int]) -> bytes:
-    """Return the digest after all `tokens` in order."""
+    """Return d[k] after all `tokens`, in order, from the digest before them; ValueError for one not below 2^32 (D5)."""
     octets = _uint32s(tuple(tokens))
     for at in range(0, len(octets), 4):
         digest = hashlib.sha256(digest + octets[at : at + 4]).digest()

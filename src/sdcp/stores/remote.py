@@ -164,6 +164,8 @@ class RemoteCache:
         answer = await self._call("GET", target, fields, idempotent=True, max_bytes=MAX_LOG)
         if answer.status == 404:
             return LogSlice(start, b"", None)
+        if answer.status == 416 and "etag" not in answer.headers:  # it need not say which log it has no such part of
+            answer = await self._call("GET", target, fields[:1], idempotent=True, max_bytes=MAX_LOG)
         if answer.status not in (200, 206, 416) or "etag" not in answer.headers:
             raise _unavailable(ref, answer)
         length = None if stop is None else max(0, stop - start)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdcp.messages.contract import Action, Contract, ContractSampling
-from sdcp.rules.digest import contract_digest, extend, extend_all, prefix_digest
+from sdcp.rules.digest import contract_digest, extend_all, prefix_digest
 from sdcp.wire import cbor
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=20)
@@ -60,8 +60,8 @@ def test_d_0_hashes_contract_and_prompt_with_its_length(prompt: list[int]) -> No
 def test_d_k_hashes_the_one_before_and_one_token(output: list[int]) -> None:
     chain = b"d" * 32
     for token in output:
-        assert extend(chain, token) == hashlib.sha256(chain + token.to_bytes(4, "big")).digest()
-        chain = extend(chain, token)
+        assert extend_all(chain, [token]) == hashlib.sha256(chain + token.to_bytes(4, "big")).digest()
+        chain = extend_all(chain, [token])
     assert extend_all(b"d" * 32, output) == chain
 
 
@@ -76,6 +76,6 @@ def test_where_prompt_ends_and_output_begins_matters(prompt: list[int], output: 
 @pytest.mark.parametrize("token", [2**32, -1])
 def test_a_token_that_has_no_four_octets_is_a_value_error(token: int) -> None:
     with pytest.raises(ValueError, match="token"):
-        extend(b"d" * 32, token)
+        extend_all(b"d" * 32, [token])
     with pytest.raises(ValueError, match="token"):
         prefix_digest(b"c" * 32, [1, token])

@@ -137,6 +137,16 @@ async def test_a_server_that_ignores_ranges_is_understood(site):
     assert await remote.read_log(remote.new_log("s"), 3, 5) == LogSlice(3, b"34", '"1"')
 
 
+async def test_a_server_that_says_no_tag_with_416_is_asked_for_the_whole_log(site):
+    """RFC 9110 section 15.5.17 asks for no ETag, and a verifier that wants the tail needs one."""
+
+    async def handle(request: Request) -> Response:
+        return Response(416) if "range" in request.headers else Response(200, (ETAG,), b"abc")
+
+    remote = await site.remote(await site.server(handle))
+    assert await remote.read_log(remote.new_log("s"), 3) == LogSlice(3, b"", '"1"')
+
+
 @pytest.mark.parametrize("content_range", [None, "bytes 0-9/10", "bytes */10", "items 3-9/10"])
 async def test_another_part_than_was_asked_for_is_refused(site, content_range):
     headers = (ETAG,) if content_range is None else (ETAG, ("content-range", content_range))
