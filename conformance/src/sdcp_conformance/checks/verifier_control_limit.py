@@ -141,6 +141,7 @@ async def new_drafter(v: VerifierWorld) -> None:
     (await session.assign(m_init=3)).succeeded()  # the same drafter
     (await session.propose(session.next_tokens(2))).refused("sdcp-limit")
     expect(await trace.low(), SWITCH, "the third action")  # from here on the other one, with m_init 4
+    session.m_cap = 4
     (await session.propose(session.next_tokens(5), who="other", drafter="https://other.test/d")).refused("sdcp-limit")
     expect(await trace.round(4, 4), CONTINUE, "action of a round of four tokens")
     expect(trace.verdict["accepted"], 4, "accepted of four tokens, as many as m_init permits")

@@ -64,4 +64,4 @@ class Trace:
         expect(event.get("committed"), len(self.session.output), f"committed of the event after {self.actions}")
         self.who = "other" if self.who == "drafter" else "drafter"
         (await self.session.assign(drafter=DRAFTER if self.who == "drafter" else OTHER)).succeeded()
-        self.session.m_cap = min(self.session.m_init, self.session.contract["m_max"])
+        self.session.m_cap = min(self.session.m_cap, self.session.m_init)  # within both, whichever holds (D16)
