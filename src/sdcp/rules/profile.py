@@ -24,8 +24,9 @@ FIRST_SORTED = 1024
 
 def argmax(logits: Logits) -> int:
     """Return the token of the greatest logit, the smallest identifier first. ValueError if any is NaN."""
-    token = int(np.argmax(logits))  # the first of equals; a NaN outranks every number here
-    if np.isnan(logits[token]):
+    token = int(logits.argmax())  # the first of equals; a NaN outranks every number here
+    greatest = logits[token]
+    if greatest != greatest:  # a NaN alone is not itself
         raise ValueError("the target's logits hold a NaN")
     return token
 

@@ -6,6 +6,7 @@ it says in place of an honest proposal goes out by itself, and the machine takes
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -33,6 +34,9 @@ Hear = Callable[[Answer], None]
 FAR = 1000
 """So many epochs and rounds lie beyond all that a world comes to."""
 
+REMEMBERED = 32
+"""So many of its proposals a liar remembers."""
+
 
 class LyingDrafter(DrafterInstance):
     """A DrafterInstance. `verdicts`: those that have left a verifier, by epoch and round; `width` is V."""
@@ -49,7 +53,7 @@ class LyingDrafter(DrafterInstance):
     ) -> None:
         self.script = script
         self.width = engine.vocabulary
-        self.said: list[Proposal] = []
+        self.said: deque[Proposal] = deque(maxlen=REMEMBERED)
         self._verdicts = verdicts
         self._twins = bool(script.liars.open_again or script.liars.take_over)  # one epoch at two verifiers
         self.cache = around.store

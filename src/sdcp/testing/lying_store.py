@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,6 +22,9 @@ from sdcp.testing.lying import Script
 from sdcp.testing.store import Rows, Store
 from sdcp.wire import cbor
 
+REMEMBERED = 64
+"""So many states of a log can come back."""
+
 
 class LyingStore(Store):
     """`served(tokens, ref, octets)` is called with the rows that a verifier is given for a proposal."""
@@ -32,13 +35,13 @@ class LyingStore(Store):
         *,
         enforces_fences: bool,
         appended: Callable[[bytes], None],
-        served: Callable[[tuple[int, ...], str, bytes], None],
+        served: Callable[[tuple[int, ...], str, bytes], None] | None = None,
     ) -> None:
         super().__init__(enforces_fences=enforces_fences, appended=appended)
         self._script = script
         self._served = served
         self._token_arrays: set[str] = set()
-        self._states: dict[str, list[tuple[int, str | None]]] = defaultdict(lambda: [(0, None)])
+        self._states: dict[str, deque[tuple[int, str | None]]] = defaultdict(lambda: deque([(0, None)], REMEMBERED))
 
     # ---- logs --------------------------------------------------------------------------------------------------------
 
@@ -109,7 +112,8 @@ class LyingStore(Store):
         other = self.put(data)
         answer = super().fetch_rows(replace(effect, ref=other), width, keep)
         self.delete(other)
-        self._served(effect.tokens, effect.ref, data)
+        if self._served is not None:
+            self._served(effect.tokens, effect.ref, data)
         return answer
 
     def _other_octets(self, data: bytes) -> bytes:

@@ -32,9 +32,11 @@ from sdcp.testing.verifying import Events, Habits, VerifierInstance
 class Troupe:
     """The instances of one world. `liars` may change at any time: HONEST from now on is honesty from now on."""
 
-    def __init__(self, liars: Liars, luck: Random | None, session: bytes) -> None:
+    def __init__(self, liars: Liars, luck: Random | None, session: bytes, *, watched: bool = True) -> None:
+        """`watched`: whether the watch is to hear what verifiers hear; it keeps all of it."""
         self.script = Script(liars, luck)
         self._session = session
+        self._watched = watched
 
     @property
     def liars(self) -> Liars:
@@ -62,7 +64,8 @@ class Troupe:
 
     def store(self, *, enforces_fences: bool, appended: Callable[[bytes], None]) -> LyingStore:
         """Return the cache of the world."""
-        return LyingStore(self.script, enforces_fences=enforces_fences, appended=appended, served=self._watch.served)
+        served = self._watch.served if self._watched else None
+        return LyingStore(self.script, enforces_fences=enforces_fences, appended=appended, served=served)
 
     def verifier(
         self,
@@ -72,8 +75,10 @@ class Troupe:
         habits: Habits,
         events: Events,
         performed: Callable[[], None],
-    ) -> OverheardVerifier:
+    ) -> VerifierInstance:
         """Return a verifier of the world: an honest one, that lets the watch hear what is said to it."""
+        if not self._watched:
+            return VerifierInstance(uri, target, around, habits, events, performed)
         return OverheardVerifier(self._watch, self._router, uri, target, around, habits, events, performed)
 
     def drafter(

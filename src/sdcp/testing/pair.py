@@ -110,7 +110,7 @@ class Pair:
         self, contract: Contract, prompt: tuple[int, ...], target: Target, drafters: Sequence[Drafter], faults: Faults
     ) -> None:
         setting, luck = self.setting, self._luck
-        self.troupe = Troupe(setting.liars, luck, setting.session)
+        self.troupe = Troupe(setting.liars, luck, setting.session, watched=setting.watched)
         self.watch = self.troupe.watch(
             contract, prompt, setting.plain, enforces_fences=setting.enforces_fences, width=target.vocabulary
         )
