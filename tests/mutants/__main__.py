@@ -90,8 +90,8 @@ def _try(runner: Runner, mutants: list[Mutant], chosen: list[Mutant], arguments:
             faulty.pop((trial.mutant.name, trial.tier.name), None)
         elif outcome.status != SKIPPED:
             faulty[trial.mutant.name, trial.tier.name] = outcome
-        if outcome.status == HANGS and trial.tier.holds(outcome.by):
-            test = outcome.by.partition("[")[0]  # one that fails is worth more
+        test = outcome.by.partition("[")[0]
+        if outcome.status == HANGS and trial.tier.holds(test) and test not in trial.without:  # one that fails is better
             again.append(replace(trial, without=(*trial.without, test)))
         if arguments.write:
             records.save(mutants, found)

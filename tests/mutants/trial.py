@@ -293,8 +293,8 @@ def _seeds(seeds: Sequence[int]) -> tuple[str, str]:
         try:
             with _limited():
                 failure = attempt(scenario_of(seed))
-        except _Hang:
-            return HANGS, f"seed {seed}"
+        except _Hang:  # a run that does not end is no good one either, and there is no other test to ask instead
+            return CAUGHT, f"seed {seed}"
         if failure is not None:
             print(failure.fault)
             return CAUGHT, f"seed {seed}"
