@@ -25,7 +25,7 @@ def _chain(case: Case) -> Iterator[str]:
     yield from differ("contract_digest", digest.contract_digest(contract), expected_digest)
     got = [digest.prefix_digest(expected_digest, prompt)]
     for token in output:
-        got.append(digest.extend(got[-1], token))
+        got.append(digest.extend_all(got[-1], (token,)))
     yield from differ("the length of the chain", len(got), len(chain))
     for index, (ours, theirs) in enumerate(zip(got, chain, strict=False)):
         yield from differ(f"d[{index}]", ours, theirs)
