@@ -278,7 +278,7 @@ def simulate(
     workers: Annotated[int, typer.Option("--workers", metavar="NUMBER", min=1, help="Processes.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Play sessions in simulated worlds, and check every invariant at every step.
+    """Play sessions in simulated worlds and check what must hold.
 
     Messages are lost, late, repeated and overtaken; processes crash, stand still and are cut off; peers lie. A seed
     decides all of it, so it replays a run. Exit code 1 if an invariant was broken: then the shortest run is shown.

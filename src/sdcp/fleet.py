@@ -156,6 +156,7 @@ class Fleet:
         self._deaths: dict[str, int] = {}
         self._api = plan.api
         self._lock: int | None = None
+        self._holders: list[socket.socket] = []
 
     @property
     def api_url(self) -> str:
@@ -242,6 +243,7 @@ class Fleet:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+        self._let_go()
 
     def kill(self) -> None:
         """SIGKILL to everything that was started."""
@@ -309,17 +311,25 @@ ca = "certs/ca.pem"
         return text
 
     def _ports(self) -> dict[str, int]:
-        """A free port each: the one of last time where it is still free."""
+        """A free port each: the one of last time where it is still free.
+
+        It stays bound until the fleet stops, so that no outgoing connection is given it before the member listens, or
+        while one that died is started again. Linux lets another socket listen on a port that is bound with SO_REUSEADDR
+        and not listened on; elsewhere it is let go, and could be taken.
+        """
         last: dict[str, int] = {}
         with suppress(OSError, ValueError):
             last = json.loads((self.directory / "fleet.json").read_text())["ports"]
-        taken: list[socket.socket] = []
         try:
             names = ("api", *(member.name for member in self._members))
-            return {name: _free_port(last.get(name, 0), taken) for name in names}
+            return {name: _free_port(last.get(name, 0), self._holders) for name in names}
         finally:
-            for holder in taken:
-                holder.close()
+            if sys.platform != "linux":
+                self._let_go()
+
+    def _let_go(self) -> None:
+        while self._holders:
+            self._holders.pop().close()
 
     def _remember(self) -> None:
         ports = {name: int(base.rpartition(":")[2]) for name, base in self.bases.items()}
