@@ -172,7 +172,7 @@ class World:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for client in self._clients.values():
+        for client in tuple(self._clients.values()):  # a handler of ours may still open one
             await client.close()
         for server in self._servers:
             await server.close()
