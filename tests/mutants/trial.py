@@ -101,9 +101,10 @@ class Runner:
     def _start(self, number: int, trial: Trial) -> _Running:
         texts = trial.mutant.texts(self._package) if trial.mutant else {}
         folder = self._folder / str(number)
-        shutil.copytree(self._package, folder / "sdcp")
+        shutil.copytree(self._package, folder / "sdcp", copy_function=os.link)
         for file, text in texts.items():
             path = folder / "sdcp" / file
+            path.unlink()  # it is a link to the unchanged one
             path.write_text(text, encoding="utf-8")
             for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
                 compiled.unlink()
