@@ -70,6 +70,14 @@ class Trial:
     without: tuple[str, ...] = ()
 
 
+def _linked(source: str, target: str) -> None:
+    """A link takes no time, where both are in one file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 class Runner:
     """Runs trials below `folder`, at most `jobs` at once, against the package as it is when this is made."""
 
@@ -101,7 +109,7 @@ class Runner:
     def _start(self, number: int, trial: Trial) -> _Running:
         texts = trial.mutant.texts(self._package) if trial.mutant else {}
         folder = self._folder / str(number)
-        shutil.copytree(self._package, folder / "sdcp", copy_function=os.link)
+        shutil.copytree(self._package, folder / "sdcp", copy_function=_linked)
         for file, text in texts.items():
             path = folder / "sdcp" / file
             path.unlink()  # it is a link to the unchanged one
