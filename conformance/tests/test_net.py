@@ -103,6 +103,14 @@ async def test_a_connection_that_is_cut_off_is_opened_again(pair: Pair) -> None:
     assert (await pair.client.request("POST", pair.base)).status == 200
 
 
+async def test_a_peer_that_does_not_hear_us_close_is_left_alone(pair: Pair) -> None:
+    await pair.client.request("POST", pair.base)
+    (connection,) = pair.server.connections
+    connection._writer.transport.pause_reading()  # type: ignore[attr-defined]
+    for _ in range(2):
+        await pair.client.close()
+
+
 async def test_who_gives_up_is_gone(pair: Pair) -> None:
     waiting = asyncio.Event()
 

@@ -72,6 +72,7 @@ class Connection:
         config = h2.config.H2Configuration(client_side=client, header_encoding="utf-8")
         self.h2 = h2.connection.H2Connection(config)
         self._progress = asyncio.Event()
+        self._closing = False
         self.h2.initiate_connection()
         self.h2.increment_flow_control_window(1 << 24)
         self.flush()
@@ -141,7 +142,10 @@ class Connection:
         self._writer.transport.abort()
 
     async def close(self) -> None:
-        """Say goodbye and close."""
+        """Say goodbye and close, once: a second wait would end as the first one did, even when that was cancelled."""
+        if self._closing:
+            return
+        self._closing = True
         with suppress(Exception):
             self.h2.close_connection()
             self.flush()
