@@ -21,7 +21,7 @@ from sdcp.messages.contract import Action, Contract
 from sdcp.messages.record import CommitRecord
 from sdcp.messages.session import Resume, SessionOpen, State
 from sdcp.rules.acceptance import RULES
-from sdcp.rules.digest import contract_digest, digest_of, extend_all, prefix_digest
+from sdcp.rules.digest import digest_of, extend_all, prefix_digest
 from sdcp.rules.draws import LAST_ROUND
 
 OCTETS_PER_TOKEN = 9
@@ -106,13 +106,12 @@ def is_repeat(message: SessionOpen, first: SessionOpen, prompt_digest: bytes | N
     """
     if message.commit_log != first.commit_log or _place(message.resume) != _place(first.resume):
         return False
-    contract = message.contract.to_plain()
-    if contract != first.contract.to_plain():
+    if message.contract != first.contract:
         return False
     if isinstance(message.prompt, str) or prompt_digest is None:
         return message.prompt == first.prompt
     try:
-        return prefix_digest(contract_digest(contract), message.prompt) == prompt_digest
+        return prefix_digest(digest_of(first.contract), message.prompt) == prompt_digest
     except ValueError:  # a token that is not below 2^32
         return False
 
