@@ -10,7 +10,7 @@ import pytest
 from sdcp_conformance.encoding import encode
 from sdcp_conformance.net.connection import Peer
 from sdcp_conformance.net.server import NoAnswer, Request, Response
-from sdcp_conformance.played.cache import PlayedCache, answered, held, lost_answer
+from sdcp_conformance.played.cache import Hold, PlayedCache, answered, lost_answer
 
 BASE = "https://127.0.0.1:1/sdcp"
 PEER = Peer()
@@ -100,12 +100,12 @@ async def test_faults_are_for_one_request_each() -> None:
 
 
 async def test_an_append_that_is_held() -> None:
-    cache, gate, reached = PlayedCache(BASE), asyncio.Event(), asyncio.Event()
-    cache.on("PATCH", "l", held(gate, reached))
+    cache, hold = PlayedCache(BASE), Hold(10)
+    cache.on("PATCH", "l", hold)
     appending = asyncio.create_task(append(cache, record(1), None))
-    await reached.wait()
+    await hold.reached()
     assert not cache.log("l").records
-    gate.set()
+    hold.release()
     assert (await appending).status == 201
     assert await cache.until(lambda: cache.journal, 1)
     assert not await cache.until(lambda: len(cache.journal) > 1, 0.01)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from urllib.parse import quote
 
 from sdcp_conformance.oracle.bigram import DRAFT, TOKENIZER
@@ -10,36 +9,7 @@ from sdcp_conformance.outcome import NotApplicable, ensure, expect
 from sdcp_conformance.registry import check
 from sdcp_conformance.worlds.drafter import DrafterSession, DrafterWorld
 
-LONGEST_TTL_S = 10.0
 ROUNDS = 12
-
-
-@check(
-    "D-status-interval",
-    "S6.1-status-interval",
-    "S5.1-put-status",
-    title="statuses come at intervals shorter than their ttl_ms",
-    limits={"status_ttl_ms": 1500},
-)
-async def interval(d: DrafterWorld) -> None:
-    ttl_s = (await d.reported(1))[0].message["ttl_ms"] / 1000
-    if ttl_s > LONGEST_TTL_S:
-        raise NotApplicable(f"a status holds for {ttl_s:g} s, which is too long to wait for the next ones")
-    statuses = await d.reported(4, 3 * ttl_s + d.patience_s)
-    passed_s = sorted(after.at - before.at for before, after in pairwise(statuses[:4]))
-    # the middle one: a machine may be too busy to hear one status of three in time
-    ensure(passed_s[1] < ttl_s, f"expected a status every {ttl_s:g} s at least, they came {passed_s[1]:.2f} s apart")
-
-
-@check(
-    "D-status-role",
-    "S5.2-status",
-    title="a drafter's status has role 1, and always the same instance",
-)
-async def role(d: DrafterWorld) -> None:
-    statuses = [each.message for each in await d.reported(2)]
-    expect({status["role"] for status in statuses}, {1}, "roles in statuses")
-    expect(len({status["instance"] for status in statuses}), 1, "number of instances in the statuses of one process")
 
 
 @check(

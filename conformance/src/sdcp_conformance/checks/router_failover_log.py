@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from sdcp_conformance.outcome import ensure, expect
-from sdcp_conformance.played.cache import answered, held, lost_answer, lost_request
+from sdcp_conformance.played.cache import answered, lost_answer, lost_request
 from sdcp_conformance.registry import check
 from sdcp_conformance.worlds.routed import MOMENT_S, behind_fence, failed_over, lose, object_tokens
 from sdcp_conformance.worlds.router import Opened, RouterWorld
@@ -26,14 +24,12 @@ def resumed(opened: Opened) -> tuple[int, int, bytes]:
 async def race(r: RouterWorld) -> None:
     run = await r.running()
     run.verifier.commit(run.session, [7])
-    gate, reached = asyncio.Event(), asyncio.Event()
-    r.cache.on("PATCH", run.facts.log_ref, held(gate, reached))
+    hold = r.hold("PATCH", run.facts.log_ref)
     second = await r.place.verifier()
     await lose(run.verifier)
-    async with asyncio.timeout(r.patience_s):
-        await reached.wait()
+    await hold.reached()
     facts = run.verifier.commit(run.session, [8, 9])
-    gate.set()
+    hold.release()
     opened = await second.opened()
     behind_fence(r, opened)
     expect(resumed(opened), (2, 3, facts.digest), "round, committed and digest of resume")
@@ -48,14 +44,12 @@ async def race(r: RouterWorld) -> None:
 async def many_races(r: RouterWorld) -> None:
     run = await r.running(max_new=20)
     second = await r.place.verifier()
-    gates = [(asyncio.Event(), asyncio.Event()) for _ in range(4)]
-    r.cache.on("PATCH", run.facts.log_ref, *(held(gate, reached) for gate, reached in gates))
+    holds = [r.hold("PATCH", run.facts.log_ref) for _ in range(4)]
     await lose(run.verifier)
-    for gate, reached in gates:
-        async with asyncio.timeout(r.patience_s):
-            await reached.wait()
+    for hold in holds:
+        await hold.reached()
         facts = run.verifier.commit(run.session, [7])
-        gate.set()
+        hold.release()
     opened = await second.opened()
     behind_fence(r, opened)
     expect(resumed(opened), (4, 4, facts.digest), "round, committed and digest of resume")
@@ -111,14 +105,12 @@ async def unreadable(r: RouterWorld) -> None:
 async def fence_held(r: RouterWorld) -> None:
     run = await r.running()
     run.verifier.commit(run.session, [7])
-    gate, reached = asyncio.Event(), asyncio.Event()
-    r.cache.on("PATCH", run.facts.log_ref, held(gate, reached))
+    hold = r.hold("PATCH", run.facts.log_ref)
     second = await r.place.verifier()
     await lose(run.verifier)
-    async with asyncio.timeout(r.patience_s):
-        await reached.wait()
+    await hold.reached()
     await second.box("a session-open").none_within(MOMENT_S, "before the fence is in the log")
-    gate.set()
+    hold.release()
     behind_fence(r, await second.opened())
 
 
@@ -147,18 +139,14 @@ async def overtaken(r: RouterWorld) -> None:
     run = await r.running()
     run.verifier.commit(run.session, [7])
     second = await r.place.verifier()
-    gate, reached = asyncio.Event(), asyncio.Event()
+    fence = r.hold("PATCH", run.facts.log_ref)
     await lose(run.verifier)
-    r.cache.on("PATCH", run.facts.log_ref, held(gate, reached))
-    async with asyncio.timeout(r.patience_s):
-        await reached.wait()
-    reading, read = asyncio.Event(), asyncio.Event()
-    r.cache.on("GET", run.facts.log_ref, held(reading, read))
-    gate.set()
-    async with asyncio.timeout(r.patience_s):
-        await read.wait()
+    await fence.reached()
+    reading = r.hold("GET", run.facts.log_ref)
+    fence.release()
+    await reading.reached()
     r.cache.append(run.facts.log_ref, {"epoch": 9})
-    reading.set()
+    reading.release()
     opened = await second.opened()
     ensure(opened.message["epoch"] > 9, f"expected an epoch above 9, came {opened.message['epoch']}")
     behind_fence(r, opened)

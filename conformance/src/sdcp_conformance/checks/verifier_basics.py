@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from sdcp_conformance.oracle.control import CONTINUE, SWITCH
 from sdcp_conformance.oracle.sampling import target_distribution
 from sdcp_conformance.outcome import ensure, expect
-from sdcp_conformance.played.cache import held
 from sdcp_conformance.registry import check
 from sdcp_conformance.worlds.verifier import VerifierWorld
 
@@ -66,13 +63,12 @@ async def other_drafter(v: VerifierWorld) -> None:
 @check("V-basic-durable", "S6.3-append-before-release", title="no verdict and no output before the append")
 async def durable(v: VerifierWorld) -> None:
     session = await v.begun()
-    gate, reached = asyncio.Event(), asyncio.Event()
-    v.cache.on("PATCH", session.log_ref, held(gate, reached))
+    hold = v.hold("PATCH", session.log_ref)
     round_ = v.background(session.advance())
-    await asyncio.wait_for(reached.wait(), v.patience_s)
+    await hold.reached()
     expect(await session.tokens(), [], "output while the append is under way")
     ensure(not round_.done(), "expected no verdict before the append has succeeded, one came")
-    gate.set()
+    hold.release()
     await round_
     expect(await session.tokens(), session.output, "output after the append")
 

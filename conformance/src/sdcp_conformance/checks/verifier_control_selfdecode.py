@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from sdcp_conformance.net.server import Request, Response
 from sdcp_conformance.oracle.bigram import TARGET
 from sdcp_conformance.oracle.control import FAIL, FINISH, REDUCE, SELF_DECODE
 from sdcp_conformance.oracle.rules import self_decoded
 from sdcp_conformance.outcome import ensure, expect
-from sdcp_conformance.played.cache import Proceed, held
 from sdcp_conformance.registry import check
 from sdcp_conformance.worlds.rows import sampled, spread
 from sdcp_conformance.worlds.verifier import VerifierSession, VerifierWorld
@@ -28,27 +26,6 @@ async def _low(session: VerifierSession) -> None:
     """The low round that begins a period."""
     verdict = await session.advance(session.wrong_tokens())
     expect(verdict["action"], SELF_DECODE, "action of the low round")
-
-
-async def _as_always(_: Request, proceed: Proceed) -> Response:
-    return await proceed()
-
-
-class _Held:
-    """The period is held at the append of its k-th token."""
-
-    def __init__(self, v: VerifierWorld, session: VerifierSession, at: int) -> None:
-        self._v = v
-        self._gate, self._reached = asyncio.Event(), asyncio.Event()
-        v.cache.on("PATCH", session.log_ref, *[_as_always] * at, held(self._gate, self._reached))
-
-    async def reached(self) -> None:
-        """Wait until the append is under way."""
-        await asyncio.wait_for(self._reached.wait(), self._v.patience_s)
-
-    def release(self) -> None:
-        """Let the append happen."""
-        self._gate.set()
 
 
 # -- its rounds --------------------------------------------------------------------------------------------------------
@@ -129,13 +106,13 @@ async def proceeds(v: VerifierWorld) -> None:
 )
 async def visible(v: VerifierWorld) -> None:
     session = await _begun(v, self_max=4)
-    held_ = _Held(v, session, at=3)
+    held = v.hold("PATCH", session.log_ref, after=3)
     await _low(session)
-    await held_.reached()
+    await held.reached()
     session.catch_up()
     expect(len(session.output), 3, "tokens in the commit log: one of the low round, two of the period")
     expect(await session.tokens(), session.output, "output in the midst of the period")
-    held_.release()
+    held.release()
     await session.event()
 
 
@@ -147,12 +124,12 @@ async def visible(v: VerifierWorld) -> None:
 )
 async def recorded_only(v: VerifierWorld) -> None:
     session = await _begun(v, self_max=2)
-    held_ = _Held(v, session, at=1)
+    held = v.hold("PATCH", session.log_ref, after=1)
     await _low(session)
-    await held_.reached()
+    await held.reached()
     expect(await session.tokens(), session.output, "output while the first token's append is under way")
     ensure(not v.town.events_of(session.id).all, "expected no event while the period goes on")
-    held_.release()
+    held.release()
     await session.event()
     session.catch_up()
     expect(await session.tokens(), session.output, "output after the period")
@@ -259,14 +236,14 @@ async def policy(v: VerifierWorld) -> None:
 )
 async def refuses(v: VerifierWorld) -> None:
     session = await _begun(v, self_max=4)
-    held_ = _Held(v, session, at=3)
+    held = v.hold("PATCH", session.log_ref, after=3)
     await _low(session)
     decoded = session.round + 1
-    await held_.reached()
+    await held.reached()
     session.catch_up()
     (await session.propose(round=decoded)).refused("sdcp-stale-base")
     (await session.propose(round=session.round + 2)).refused("sdcp-not-assigned")
-    held_.release()
+    held.release()
     await session.event()
     session.catch_up()
     (await session.propose()).refused("sdcp-not-assigned")
@@ -280,13 +257,13 @@ async def refuses(v: VerifierWorld) -> None:
 )
 async def assigned(v: VerifierWorld) -> None:
     session = await _begun(v)
-    held_ = _Held(v, session, at=3)
+    held = v.hold("PATCH", session.log_ref, after=3)
     await _low(session)
-    await held_.reached()
+    await held.reached()
     session.catch_up()
     assigning = v.background(session.assign(drafter=OTHER))
     await _until_waiting(session)
-    held_.release()
+    held.release()
     state = (await assigning).message
     session.catch_up()
     expect(state["round"], session.round, "round of the answer to the assignment")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from sdcp_conformance.oracle.control import FAIL, FINISH, REDUCE, SELF_DECODE, SWITCH
 from sdcp_conformance.outcome import ensure, expect
-from sdcp_conformance.played.cache import held
 from sdcp_conformance.registry import check
 from sdcp_conformance.worlds.escalation import Trace
 from sdcp_conformance.worlds.verifier import VerifierSession, VerifierWorld
@@ -56,13 +54,12 @@ async def switch_again(v: VerifierWorld) -> None:
 )
 async def after_append(v: VerifierWorld) -> None:
     session = await v.begun(low_rounds=1, fallback=[SWITCH])
-    gate, reached = asyncio.Event(), asyncio.Event()
-    v.cache.on("PATCH", session.log_ref, held(gate, reached))
+    hold = v.hold("PATCH", session.log_ref)
     round_ = v.background(session.advance(session.wrong_tokens()))
-    await asyncio.wait_for(reached.wait(), v.patience_s)
+    await hold.reached()
     events = v.town.events_of(session.id)
     await events.none_within(0.2, "while the append is under way")
-    gate.set()
+    hold.release()
     await round_
     _states(session, (await session.event()).message, SWITCH)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sdcp_conformance.checks.verifier_proposal_repeats import Verifying
 from sdcp_conformance.net.server import NoAnswer, Request, Response
 from sdcp_conformance.oracle.bigram import V
 from sdcp_conformance.oracle.control import REDUCE
@@ -279,11 +278,11 @@ async def fenced_lost(v: VerifierWorld) -> None:
 async def fenced_says(v: VerifierWorld) -> None:
     session = await v.begun()
     await session.advance()
-    round_ = Verifying(v, session)
+    round_ = v.hold("PATCH", session.log_ref)
     waiting = [v.background(session.propose()), v.background(session.read(len(session.output), wait_s=None))]
     await round_.reached()
     waiting += [v.background(session.propose()), v.background(session.assign(drafter=OTHER))]
-    await round_.heard()
+    await session.heard()
     await session.read(who="router")
     session.fence()
     round_.release()

@@ -8,7 +8,6 @@ from typing import Any
 from sdcp_conformance.net.client import Answer
 from sdcp_conformance.oracle.control import FAIL, FINISH
 from sdcp_conformance.outcome import Failed, ensure, expect
-from sdcp_conformance.played.cache import held
 from sdcp_conformance.registry import check
 from sdcp_conformance.worlds.verifier import VerifierSession, VerifierWorld
 from sdcp_conformance.worlds.world import OTHER
@@ -258,15 +257,14 @@ async def prefer(v: VerifierWorld) -> None:
 )
 async def recorded_only(v: VerifierWorld) -> None:
     session = await v.begun()
-    gate, reached = asyncio.Event(), asyncio.Event()
-    v.cache.on("PATCH", session.log_ref, held(gate, reached))
+    hold = v.hold("PATCH", session.log_ref)
     round_ = v.background(session.advance())
-    await asyncio.wait_for(reached.wait(), v.patience_s)
+    await hold.reached()
     reader = v.background(session.read(0, wait_s=None))
     (done, _) = await asyncio.wait({reader}, timeout=0.2)
     for early in done:
         expect(early.result().message["tokens"], [], "tokens before their record is in the log")
-    gate.set()
+    hold.release()
     await round_
     expect(await session.tokens(), session.output, "the output after the round")
     if not done and not (await reader).message["tokens"]:  # its wait may have ended meanwhile

@@ -5,13 +5,11 @@ Under rule 2 one proposed token tells by itself which profile ruled a round (`ro
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from sdcp_conformance.oracle.rules import seeded, speculative
 from sdcp_conformance.oracle.sampling import target_distribution
 from sdcp_conformance.outcome import ensure, expect
-from sdcp_conformance.played.cache import held
 from sdcp_conformance.registry import check
 from sdcp_conformance.worlds.rows import FLAT, GREEDY, exact, sampled, spread, takes_anything
 from sdcp_conformance.worlds.verifier import VerifierSession, VerifierWorld
@@ -119,13 +117,12 @@ async def during_round(v: VerifierWorld) -> None:
     await takes_anything(session)
     token = session.wrong_tokens(1)[0]
     ref = session.put_rows([spread(token, 0.01)])
-    gate, reached = asyncio.Event(), asyncio.Event()
-    v.cache.on("GET", ref, held(gate, reached))
+    hold = v.hold("GET", ref)
     round_ = v.background(session.propose([token], q_rows=ref))
-    await asyncio.wait_for(reached.wait(), v.patience_s)
+    await hold.reached()
     (await session.set_policy(FLAT, session.round + 1)).refused(409)
     (await session.set_policy(FLAT, session.round + 2)).succeeded()
-    gate.set()
+    hold.release()
     expect(session.learn(await round_)["accepted"], 0, "accepted in the round during which the policy came")
     expect(await _ruled(session, 1), [True], "whether the next round accepts anything")
 
@@ -139,13 +136,12 @@ async def during_round(v: VerifierWorld) -> None:
 async def during_append(v: VerifierWorld) -> None:
     session = await _begun(v)
     token, wanted = session.wrong_tokens(1)[0], session.next_tokens(1)
-    gate, reached = asyncio.Event(), asyncio.Event()
-    v.cache.on("PATCH", session.log_ref, held(gate, reached))
+    hold = v.hold("PATCH", session.log_ref)
     ref = session.put_rows([spread(token, 0.01)])
     round_ = v.background(session.propose([token], q_rows=ref))
-    await asyncio.wait_for(reached.wait(), v.patience_s)
+    await hold.reached()
     setting = v.background(session.set_policy(FLAT, session.round + 2))  # answered now or after the round
-    gate.set()
+    hold.release()
     expect(session.learn(await round_)["emitted"], wanted, "emitted in the round during which the policy came")
     (await setting).succeeded()
     expect(await _ruled(session, 1), [True], "whether the next round accepts anything")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sdcp_conformance.checks.verifier_proposal_repeats import Verifying
 from sdcp_conformance.oracle.control import SWITCH
 from sdcp_conformance.outcome import ensure, expect
 from sdcp_conformance.registry import check
@@ -120,7 +119,7 @@ async def members(v: VerifierWorld) -> None:
 )
 async def meanwhile(v: VerifierWorld) -> None:
     session = await v.begun()
-    round_ = Verifying(v, session)
+    round_ = v.hold("PATCH", session.log_ref)
     former = v.background(session.advance())
     await round_.reached()
     assigning = v.background(session.assign(drafter=OTHER))

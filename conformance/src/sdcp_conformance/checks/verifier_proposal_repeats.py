@@ -11,31 +11,8 @@ from sdcp_conformance.net.connection import TransportFault
 from sdcp_conformance.oracle.bigram import V
 from sdcp_conformance.oracle.control import FINISH
 from sdcp_conformance.outcome import ensure, expect
-from sdcp_conformance.played.cache import held
 from sdcp_conformance.registry import check
-from sdcp_conformance.worlds.verifier import VerifierSession, VerifierWorld
-
-
-class Verifying:
-    """A round that is being verified: its append waits for `release`."""
-
-    def __init__(self, v: VerifierWorld, session: VerifierSession) -> None:
-        self._v, self._session = v, session
-        self._gate, self._reached = asyncio.Event(), asyncio.Event()
-        v.cache.on("PATCH", session.log_ref, held(self._gate, self._reached))
-
-    async def reached(self) -> None:
-        """Wait until the append is under way."""
-        async with asyncio.timeout(self._v.patience_s):
-            await self._reached.wait()
-
-    async def heard(self) -> None:
-        """Wait until the subject has heard all that the drafter sent so far on its connection."""
-        await self._session.read(who="drafter")
-
-    def release(self) -> None:
-        """Let the append be done."""
-        self._gate.set()
+from sdcp_conformance.worlds.verifier import VerifierWorld
 
 
 @check(
@@ -119,7 +96,7 @@ async def repeat_ended(v: VerifierWorld) -> None:
 )
 async def in_flight(v: VerifierWorld) -> None:
     session = await v.begun()
-    round_, message = Verifying(v, session), session.proposal_message(session.next_tokens(2))
+    round_, message = v.hold("PATCH", session.log_ref), session.proposal_message(session.next_tokens(2))
 
     def sent() -> asyncio.Task[Answer]:
         return v.background(v.ask("drafter", "POST", "proposals", message))
@@ -127,7 +104,7 @@ async def in_flight(v: VerifierWorld) -> None:
     answers = [sent()]
     await round_.reached()
     answers += [sent() for _ in range(8)]
-    await round_.heard()
+    await session.heard()
     ensure(not any(each.done() for each in answers), "expected all to wait for the verdict, one has its answer")
     round_.release()
     first, *others = [(await each).message for each in answers]
@@ -147,14 +124,14 @@ async def in_flight(v: VerifierWorld) -> None:
 )
 async def in_flight_changed(v: VerifierWorld) -> None:
     session = await v.begun()
-    round_, tokens = Verifying(v, session), session.next_tokens(2)
+    round_, tokens = v.hold("PATCH", session.log_ref), session.next_tokens(2)
     answers = [v.background(session.propose(tokens))]
     await round_.reached()
     status = {"instance": "elsewhere", "role": 1, "load": 99, "queue": 9, "ttl_ms": 1}
     answers += [v.background(session.propose(tokens, status=status))]
     answers += [v.background(session.propose(other)) for other in ([0], [V], [1] * 40)]
     answers += [v.background(session.propose(tokens, base=9))]
-    await round_.heard()
+    await session.heard()
     ensure(not any(each.done() for each in answers), "expected all to wait for the verdict, one has its answer")
     round_.release()
     first, *others = [(await each).message for each in answers]
@@ -195,7 +172,7 @@ async def race(v: VerifierWorld) -> None:
 )
 async def apart(v: VerifierWorld) -> None:
     slow, others = await v.begun(), [await v.begun(prompt=[token]) for token in range(8)]
-    round_ = Verifying(v, slow)
+    round_ = v.hold("PATCH", slow.log_ref)
     waiting = v.background(slow.advance())
     await round_.reached()
     for _ in range(2):
@@ -215,7 +192,7 @@ async def apart(v: VerifierWorld) -> None:
 )
 async def client_gone(v: VerifierWorld) -> None:
     session = await v.begun()
-    round_, tokens = Verifying(v, session), session.next_tokens(2)
+    round_, tokens = v.hold("PATCH", session.log_ref), session.next_tokens(2)
     first = v.background(session.propose(tokens))
     await round_.reached()
     v.client("drafter").cut()
@@ -236,7 +213,7 @@ async def client_gone(v: VerifierWorld) -> None:
 )
 async def commits_alone(v: VerifierWorld) -> None:
     session = await v.begun()
-    round_, tokens = Verifying(v, session), session.next_tokens(2)
+    round_, tokens = v.hold("PATCH", session.log_ref), session.next_tokens(2)
     first = v.background(session.propose(tokens))
     await round_.reached()
     v.client("drafter").cut()

@@ -11,7 +11,7 @@ from sdcp_conformance.net.client import Answer
 from sdcp_conformance.net.server import Request, Response
 from sdcp_conformance.oracle.bigram import V
 from sdcp_conformance.outcome import ensure, expect
-from sdcp_conformance.played.cache import answered, held
+from sdcp_conformance.played.cache import answered
 from sdcp_conformance.problems import Problem
 from sdcp_conformance.registry import check
 from sdcp_conformance.worlds.rows import FLAT, GREEDY, Row, sampled, spread
@@ -107,7 +107,7 @@ async def never_answered(v: VerifierWorld) -> None:
     session = await _begun(v)
     ref = session.put_rows(_rows(session.next_tokens(2)))
     for _ in range(8):  # as often as the subject likes to try
-        v.cache.on("GET", ref, held(asyncio.Event()))
+        v.hold("GET", ref)
     (await _refused(session, session.next_tokens(2), q_rows=ref)).refused(UNAVAILABLE)
 
 
@@ -170,13 +170,12 @@ async def waits(v: VerifierWorld) -> None:
     session = await _begun(v)
     tokens = session.next_tokens(2)
     ref = session.put_rows(_rows(tokens))
-    gate, reached = asyncio.Event(), asyncio.Event()
-    v.cache.on("GET", ref, held(gate, reached))
+    hold = v.hold("GET", ref)
     round_ = v.background(session.propose(tokens, q_rows=ref))
-    await asyncio.wait_for(reached.wait(), v.patience_s)
+    await hold.reached()
     ensure(not round_.done(), "expected no verdict before the rows are there, one came")
     expect((await session.tokens(), session.log.data), ([], b""), "output and commit log before the rows are there")
-    gate.set()
+    hold.release()
     expect(session.learn(await round_)["accepted"], 2, "accepted")
 
 
@@ -310,12 +309,11 @@ async def not_abandoned(v: VerifierWorld) -> None:
     session = await _begun(v, sampling=FLAT, max_new=200)
     tokens = session.wrong_tokens(3)
     ref = session.put_rows([spread(token, 0.3) for token in tokens])
-    gate, reached = asyncio.Event(), asyncio.Event()
-    v.cache.on("PATCH", session.log_ref, held(gate, reached))
+    hold = v.hold("PATCH", session.log_ref)
     lost = v.background(session.propose(tokens, q_rows=ref))
-    await asyncio.wait_for(reached.wait(), v.patience_s)
+    await hold.reached()
     v.client("drafter").cut()
     await asyncio.gather(lost, return_exceptions=True)
-    gate.set()
+    hold.release()
     verdict = session.learn(await session.propose(tokens, q_rows=ref))
     expect([record["tokens"] for record in session.log.records], [verdict["emitted"]], "tokens in the commit log")

@@ -248,16 +248,32 @@ def answered(status: int, *headers: tuple[str, str], body: bytes = b"") -> Fault
     return fault
 
 
-def held(gate: asyncio.Event, reached: asyncio.Event | None = None) -> Fault:
-    """It is done once the gate opens; `reached` is set when it waits there."""
+async def as_always(_: Request, proceed: Proceed) -> Response:
+    """It is done at once: for those that come before the one that is meant."""
+    return await proceed()
 
-    async def fault(_: Request, proceed: Proceed) -> Response:
-        if reached is not None:
-            reached.set()
-        await gate.wait()
+
+class Hold:
+    """A fault that holds one request: it is done once it is released. `patience_s`: how long it may take to come."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._came, self._gate = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, _: Request, proceed: Proceed) -> Response:
+        """Play the fault."""
+        self._came.set()
+        await self._gate.wait()
         return await proceed()
 
-    return fault
+    async def reached(self) -> None:
+        """Wait until the request has come."""
+        async with asyncio.timeout(self._patience_s):
+            await self._came.wait()
+
+    def release(self) -> None:
+        """Let it be done."""
+        self._gate.set()
 
 
 def _fences_too_low(log: Log, records: list[Any]) -> bool:

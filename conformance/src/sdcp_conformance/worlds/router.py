@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -144,7 +145,7 @@ class Place:
         (await instance.report(**status)).no_content()
 
 
-class Instance:
+class Instance(ABC):
     """A played verifier or drafter. `report` sends its status."""
 
     name: str
@@ -189,9 +190,9 @@ class Instance:
             self.box(kind).deliver(incoming)
         return await incoming.response()
 
+    @abstractmethod
     def kind_of(self, request: Request) -> str | None:
-        """The mailbox for a request."""
-        raise NotImplementedError
+        """The mailbox for a request; None: there is no such resource."""
 
 
 class PlayedVerifier(Instance):

@@ -81,6 +81,10 @@ class VerifierSession(SessionFacts):
         message = {"session": self.id, "from_round": first, "sampling": sampling}
         return await self.world.ask(who, "POST", f"{self.path}/policy", message)
 
+    async def heard(self) -> None:
+        """Wait until the subject has heard all that the drafter sent so far on its connection."""
+        await self.read(who="drafter")
+
     async def read(self, first: int | None = 0, wait_s: int | None = 0, who: str = "front-end") -> Answer:
         """GET sessions/{id}/output; `wait_s` as Prefer: wait (D8), None: without it."""
         query = "" if first is None else f"?from={first}"

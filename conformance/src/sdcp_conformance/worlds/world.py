@@ -13,7 +13,7 @@ from sdcp_conformance.net.raw import Attempt, attempt, context_of
 from sdcp_conformance.net.server import Handler, Server
 from sdcp_conformance.oracle.bigram import DRAFT, TARGET, TOKENIZER
 from sdcp_conformance.outcome import ensure
-from sdcp_conformance.played.cache import PlayedCache
+from sdcp_conformance.played.cache import Hold, PlayedCache, as_always
 from sdcp_conformance.played.inbox import Incoming
 from sdcp_conformance.subject import Subject
 from sdcp_conformance.town import Town
@@ -145,6 +145,12 @@ class World:
     def put_object(self, data: bytes) -> str:
         """Put octets into the cache; return the URI."""
         return self.cache.put(data, self.cache.name_of(self.town.new_ref("objects")))
+
+    def hold(self, method: str, ref: str, after: int = 0) -> Hold:
+        """Let the cache hold the next request of this method for `ref`, behind `after` others."""
+        hold = Hold(self.patience_s)
+        self.cache.on(method, ref, *[as_always] * after, hold)
+        return hold
 
     async def serve(
         self, handler: Handler, roles: Sequence[str], *, foreign: bool = False
