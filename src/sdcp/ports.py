@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -151,6 +151,30 @@ class LogSlice:
     etag: str | None
 
 
+Kind: TypeAlias = Literal["objects", "logs", "leases"]
+"""What a cache keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that a cache keeps, as a listing shows it; what its backend does not know is None or empty.
+
+    size: octets; of a lease 0. version: the number in the entity tag, where it is one. owner: who created the object or
+    took the lease. age_s: since it was created, or a log was appended to. leased: whether a lease holds the object.
+    expires_s: until the lease ends. objects: the names that the lease holds. level: where the octets are (docs/mlc.md).
+    """
+
+    name: str
+    size: int
+    version: int | None = None
+    owner: str = ""
+    age_s: float | None = None
+    leased: bool = False
+    expires_s: float | None = None
+    objects: tuple[str, ...] = ()
+    level: str = ""
+
+
 class LogMovedError(Exception):
     """The log's entity tag is no longer the one given (412)."""
 
@@ -186,8 +210,12 @@ class Cache(Protocol):
         """Return an object's bytes. ObjectMissingError, StoreUnavailableError; ValueError if larger or not allowed."""
         ...
 
-    async def create(self, data: bytes | memoryview) -> str:
-        """Create an immutable object under a fresh name of 128 random bits; return its URI. StoreFullError."""
+    async def create(self, data: bytes | memoryview, *, name: str | None = None) -> str:
+        """Create an immutable object under a fresh name of 128 random bits; return its URI. StoreFullError.
+
+        A `name` of the caller's must hold as many bits that nobody guesses. The same octets there already: no matter.
+        Conflict when there are others.
+        """
         ...
 
     async def lease(self, lease: str, refs: Sequence[str], ttl_ms: int) -> None:
@@ -200,6 +228,25 @@ class Cache(Protocol):
 
     async def delete(self, ref: str) -> None:
         """Delete an object of ours; idempotent, silent when leased by another."""
+        ...
+
+    def ref_of(self, kind: Kind, name: str) -> str:
+        """Return the URI of what has this name in the cache where new objects, or new logs, go; nothing is asked."""
+        ...
+
+    def enforces_fences(self, ref: str) -> bool:
+        """Tell whether the log's store refuses stale epochs itself; if not, who appends reads back (6.8)."""
+        ...
+
+    async def listing(self, kind: Kind, prefix: str = "", after: str = "", limit: int = 1000) -> list[Entry]:
+        """Return what is kept where new objects, or new logs, go: at most `limit` entries in the order of their names.
+
+        Of names that begin with `prefix` and come after `after`. StoreUnavailableError.
+        """
+        ...
+
+    async def sweep(self) -> None:
+        """Let go what time has ended, where the store does not do that by itself. Cheap enough to be called often."""
         ...
 
     def new_log(self, name: str) -> str:
