@@ -34,12 +34,12 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from sdcp.errors import ConfigurationError, PreconditionFailed
-from sdcp.ports import ObjectMissingError, StoreFullError, StoreUnavailableError
+from sdcp.ports import Entry, Kind, ObjectMissingError, StoreFullError, StoreUnavailableError
 from sdcp.stores.journal import Journal
 from sdcp.stores.object_files import LeaseFiles, ObjectFiles
 from sdcp.stores.segments import DISK_FULL, Sizes, log
 from sdcp.stores.store import LogState, ObjectInfo
-from sdcp.stores.table import Table
+from sdcp.stores.table import Table, page
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -150,6 +150,17 @@ class DurableStore:
 
     # -- the whole ----------------------------------------------------------------------------------------------------
 
+    def listing(self, kind: Kind, prefix: str = "", after: str = "", limit: int = 1000) -> list[Entry]:
+        """See `Store.listing`. Of a log, its age is not known."""
+        if kind == "logs":
+            named = ((name, self._journal.size_of(name)) for name in page(self._journal.names(), prefix, after, limit))
+            return [Entry(name, *known, level="disk") for name, known in named if known is not None]
+        with self._lock:
+            now = self._clock()
+            if kind == "leases":
+                return self._table.list_leases(prefix, after, limit, now)
+            return self._table.list_objects(prefix, after, limit, now, self._level_of)
+
     def figures(self) -> Mapping[str, int]:
         """See `Store.figures`."""
         with self._lock:
@@ -224,7 +235,7 @@ class DurableStore:
             raise
         with self._lock:
             self._coming -= info.size
-            self._table.add(info)
+            self._table.add(info, self._clock())
             self._memory.add(name, data)
             self._counts["puts"] += 1
         return info
@@ -255,6 +266,9 @@ class DurableStore:
             self._memory.drop(name)
         self._objects.remove(info)
 
+    def _level_of(self, name: str) -> str:
+        return "memory" if name in self._memory else "disk"
+
     # -- in a thread: leases ------------------------------------------------------------------------------------------
 
     def _take_lease(self, lease: str, owner: str, names: Sequence[str], ttl_ms: int) -> None:
@@ -280,7 +294,7 @@ class DurableStore:
 
     def _restore(self) -> None:
         for info in self._objects.found():
-            self._table.add(info)
+            self._table.add(info, self._clock() - self._objects.age_s(info))
         for name, owner, lease in self._leases.found():
             there = [each for each in lease.objects if self._table.look(each)]
             if there:
@@ -332,6 +346,9 @@ class _Memory:
         self.size = 0
         self._capacity = capacity
         self._octets: dict[str, bytes] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._octets
 
     def get(self, name: str) -> bytes | None:
         """An object's octets, if they are here; a use of them."""

@@ -160,6 +160,15 @@ class Journal:
             covered, at = end, at + 1
         return b"".join(pieces)[start - base : max(start, stop) - base], state
 
+    def names(self) -> list[str]:
+        """Names of all logs, also of those that are refused."""
+        return list(self._logs)
+
+    def size_of(self, name: str) -> tuple[int, int] | None:
+        """Octets and version of a log, also of one that is refused; None when there is none."""
+        index = self._logs.get(name)
+        return None if index is None else (index.state.size, index.state.version)
+
     def forget(self, before: float) -> None:
         """Remove logs that were appended to last before `before` (seconds since the epoch); give or take a segment.
 

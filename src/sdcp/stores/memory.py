@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from sdcp.errors import PreconditionFailed
-from sdcp.ports import LogMovedError, StoreFullError
+from sdcp.ports import Entry, Kind, LogMovedError, StoreFullError
 from sdcp.stores.local import LocalCache
 from sdcp.stores.records import NO_RECORDS, advance
 from sdcp.stores.store import LogState, ObjectInfo
-from sdcp.stores.table import Table
+from sdcp.stores.table import Table, page
 
 CAPACITY = 1 << 30
 
@@ -24,6 +24,7 @@ CAPACITY = 1 << 30
 @dataclass(slots=True)
 class _Log:
     state: LogState
+    touched: float
     octets: bytearray = field(default_factory=bytearray)
 
 
@@ -53,7 +54,7 @@ class MemoryStore:
         self._make_room(len(octets))
         info = ObjectInfo(name, next(self._versions), len(octets), owner)
         self._octets[name] = octets
-        self._table.add(info)
+        self._table.add(info, self._clock())
         return info, True
 
     def look(self, name: str) -> ObjectInfo | None:
@@ -96,9 +97,9 @@ class MemoryStore:
         fence, epoch = advance((kept.state.fence, kept.state.epoch) if kept else NO_RECORDS, data)
         self._make_room(len(data))
         state = LogState(next(self._versions), (kept.state.size if kept else 0) + len(data), fence, epoch)
-        kept = self._logs.setdefault(log, _Log(state))
+        kept = self._logs.setdefault(log, _Log(state, 0.0))
         kept.octets += data
-        kept.state = state
+        kept.state, kept.touched = state, self._clock()
         self._log_size += len(data)
         return state
 
@@ -113,6 +114,19 @@ class MemoryStore:
         return (bytes(kept.octets[start:stop]), kept.state) if kept else (b"", None)
 
     # -- the whole ----------------------------------------------------------------------------------------------------
+
+    def listing(self, kind: Kind, prefix: str = "", after: str = "", limit: int = 1000) -> list[Entry]:
+        """See `Store.listing`."""
+        now = self._clock()
+        if kind == "objects":
+            return self._table.list_objects(prefix, after, limit, now, lambda _: "memory")
+        if kind == "leases":
+            return self._table.list_leases(prefix, after, limit, now)
+        named = ((name, self._logs[name]) for name in page(self._logs, prefix, after, limit))
+        return [
+            Entry(name, kept.state.size, kept.state.version, age_s=now - kept.touched, level="memory")
+            for name, kept in named
+        ]
 
     def figures(self) -> Mapping[str, int]:
         """See `Store.figures`."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -73,6 +74,10 @@ class ObjectFiles:
         if len(data) != info.size or crc32(data) != _HEAD.unpack_from(head)[4]:
             return None
         return data
+
+    def age_s(self, info: ObjectInfo) -> float:
+        """Seconds since an object was written."""
+        return max(0.0, time.time() - self._path(info).stat().st_mtime)
 
     def remove(self, info: ObjectInfo) -> None:
         """Remove an object's file, if it is there."""

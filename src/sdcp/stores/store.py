@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sdcp.ports import Entry, Kind
+
 NAME = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,199}")
 """Names of objects, logs and leases: one path segment that needs no escapes, and a file name everywhere."""
 
@@ -74,6 +76,13 @@ class Store(Protocol):
 
     async def release_lease(self, lease: str, owner: str) -> None:
         """Release a lease; idempotent. Forbidden when it belongs to another owner."""
+        ...
+
+    def listing(self, kind: Kind, prefix: str = "", after: str = "", limit: int = 1000) -> list[Entry]:
+        """What is kept, in the order of its names: at most `limit` that begin with `prefix` and come after `after`.
+
+        Not a use of any object; what was put or removed between two pages may be in neither.
+        """
         ...
 
     async def sweep(self) -> None:

@@ -8,19 +8,20 @@ so that eviction and deletion ask one number.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sdcp.errors import Conflict, Forbidden
-from sdcp.ports import ObjectMissingError
+from sdcp.ports import Entry, ObjectMissingError
 from sdcp.stores.store import ObjectInfo
 
 
 @dataclass(slots=True)
-class Entry:
-    """An object in the table; `leases` is how many leases hold it."""
+class _Object:
+    """An object in the table: when it was put, and how many leases hold it."""
 
     info: ObjectInfo
+    since: float
     leases: int = 0
 
 
@@ -41,7 +42,7 @@ class Table:
         self.size = 0
         self.leased_size = 0
         self.leases: dict[str, Held] = {}
-        self._objects: dict[str, Entry] = {}
+        self._objects: dict[str, _Object] = {}
         self._ends: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
@@ -62,9 +63,9 @@ class Table:
         self._objects[name] = entry
         return entry.info
 
-    def add(self, info: ObjectInfo) -> None:
-        """Enter a new object, most recently used."""
-        self._objects[info.name] = Entry(info)
+    def add(self, info: ObjectInfo, now: float) -> None:
+        """Enter a new object, put at `now`, most recently used."""
+        self._objects[info.name] = _Object(info, now)
         self.size += info.size
 
     def remove(self, name: str) -> ObjectInfo:
@@ -146,6 +147,39 @@ class Table:
                 ended.append(lease)
         return ended
 
+    # -- listings -----------------------------------------------------------------------------------------------------
+
+    def list_objects(self, prefix: str, after: str, limit: int, now: float, level: Callable[[str], str]) -> list[Entry]:
+        """Objects as `Store.listing` shows them; `level` tells of a name where its octets are."""
+        return [
+            Entry(
+                name,
+                kept.info.size,
+                kept.info.version,
+                kept.info.owner,
+                age_s=now - kept.since,
+                leased=kept.leases > 0,
+                level=level(name),
+            )
+            for name in page(self._objects, prefix, after, limit)
+            for kept in (self._objects[name],)
+        ]
+
+    def list_leases(self, prefix: str, after: str, limit: int, now: float) -> list[Entry]:
+        """Leases as `Store.listing` shows them."""
+        return [
+            Entry(
+                name,
+                0,
+                owner=held.owner,
+                age_s=now - (held.deadline - held.ttl_ms / 1000),
+                expires_s=held.deadline - now,
+                objects=held.names,
+            )
+            for name in page(self.leases, prefix, after, limit)
+            for held in (self.leases[name],)
+        ]
+
     def _end(self, lease: str) -> None:
         self._count(self.leases.pop(lease).names, -1)
 
@@ -155,3 +189,8 @@ class Table:
             was_leased = entry.leases > 0
             entry.leases += by
             self.leased_size += entry.info.size * ((entry.leases > 0) - was_leased)
+
+
+def page(names: Iterable[str], prefix: str, after: str, limit: int) -> list[str]:
+    """The first `limit` of the names that begin with `prefix` and come after `after`, in order."""
+    return heapq.nsmallest(limit, (name for name in names if name > after and name.startswith(prefix)))

@@ -258,3 +258,66 @@ async def test_after_many_sessions_objects_and_leases_are_back_where_they_began(
     after = store.figures()
     for name in ("objects", "object_octets", "leases", "leased_octets"):
         assert before[name] == after[name] == 0
+
+
+# -- listings ----------------------------------------------------------------------------------------------------------
+
+
+async def test_objects_are_listed_by_name_with_what_is_known_of_them(make_store, clock):
+    store = make_store()
+    first, _ = await store.put("b", b"octets", "verifier")
+    clock.now += 5
+    second, _ = await store.put("a", b"x", "drafter")
+    await store.take_lease("l", "verifier", ["b"], 1000)
+    listed = store.listing("objects")
+    assert [(e.name, e.size, e.version, e.owner, e.leased) for e in listed] == [
+        ("a", 1, second.version, "drafter", False),
+        ("b", 6, first.version, "verifier", True),
+    ]
+    assert [entry.age_s for entry in listed] == [0, 5]
+    assert all(entry.level for entry in listed)
+
+
+async def test_leases_are_listed_with_what_they_hold_until_they_end(make_store, clock):
+    store = make_store()
+    for name in "ab":
+        await store.put(name, b"x", "x")
+    await store.take_lease("m", "y", ["a"], 500)
+    await store.take_lease("l", "x", ["b", "a"], 2000)
+    clock.now += 1
+    await store.sweep()
+    (entry,) = store.listing("leases")
+    assert (entry.name, entry.owner, entry.objects, entry.size) == ("l", "x", ("b", "a"), 0)
+    assert (entry.age_s, entry.expires_s) == (pytest.approx(1), pytest.approx(1))
+
+
+async def test_logs_are_listed_as_of_their_last_append(make_store):
+    store = make_store()
+    await store.append("s", commit(1), None)
+    state = await store.append("s", commit(1, 2), store.log_state("s").version)
+    (entry,) = store.listing("logs")
+    assert (entry.name, entry.size, entry.version) == ("s", state.size, state.version)
+
+
+async def test_a_listing_comes_in_pages_of_one_prefix(make_store):
+    store = make_store()
+    for number in range(25):
+        await store.put(f"o{number:02}", b"x", "x")
+        await store.append(f"o{number:02}", fence(1), None)
+    await store.put("p", b"x", "x")
+    for kind in ("objects", "logs"):
+        names: list[str] = []
+        while page := store.listing(kind, "o", names[-1] if names else "", 10):
+            assert len(page) <= 10
+            names += [entry.name for entry in page]
+        assert names == [f"o{number:02}" for number in range(25)]
+    assert store.listing("objects", "o24", "o24") == store.listing("leases") == []
+
+
+async def test_a_listing_is_no_use_of_what_it_shows(make_store):
+    store = make_store(300)
+    for name in "abc":
+        await store.put(name, bytes(100), "x")
+    store.listing("objects", "a")
+    await store.put("d", bytes(100), "x")
+    assert store.look("a") is None
