@@ -120,7 +120,7 @@ async def over_tls(folder: Path, store: DurableStore) -> None:
     ):
         remote = RemoteCache(client, [f"https://127.0.0.1:{server.port}"])
         for logs in (1, 8, 64):
-            await appends(logs, lambda name, tag: remote.append(remote.new_log(name), RECORD, tag), "tls")
+            await appends(logs, lambda name, tag: remote.append(remote.ref_of("logs", name), RECORD, tag), "tls")
         await objects("tls", remote.create, lambda ref: remote.fetch(ref, at_most=len(ROWS)))
     await role.drain()
 

@@ -249,10 +249,6 @@ class Cache(Protocol):
         """Let go what time has ended, where the store does not do that by itself. Cheap enough to be called often."""
         ...
 
-    def new_log(self, name: str) -> str:
-        """Return the URI of a log of this name in the cache where logs are kept; nothing is created."""
-        ...
-
     async def append(self, ref: str, data: bytes, etag: str | None) -> str:
         """Append records durably if the log's tag is `etag`; return the new tag.
 

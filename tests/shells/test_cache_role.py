@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sdcp.errors import Conflict
 from sdcp.http.authority import issue
 from sdcp.http.client import Answer, Client
 from sdcp.http.server import Server
@@ -296,7 +297,7 @@ async def running(folder: Path, files: TlsFiles) -> AsyncIterator[Process]:
 
 async def _write_until_killed(remote: RemoteCache, name: str, told: list[bytes], acknowledged: asyncio.Event) -> str:
     """Append round after round; `told` is what was acknowledged. Return the last record sent without an answer."""
-    ref, tag = remote.new_log(name), None
+    ref, tag = remote.ref_of("logs", name), None
     for round_ in range(1_000_000):
         record = commit(1, round_)
         try:
@@ -337,13 +338,13 @@ async def test_no_acknowledged_append_is_lost_to_a_kill(certificates, tmp_path):
 
 
 async def _check_log(remote: RemoteCache, name: str, told: list[bytes], tag: str, tags: list[str]) -> None:
-    found = await remote.read_log(remote.new_log(name))
+    found = await remote.read_log(remote.ref_of("logs", name))
     whole = b"".join(told)
     assert found.data in (whole, whole + commit(1, len(told))), name
     assert int(found.etag.strip('"')) >= int(tag.strip('"'))
     with pytest.raises(LogMovedError):
-        await remote.append(remote.new_log(name), commit(1, 999), None)
-    tags.append((await remote.append(remote.new_log(name), commit(1, 1000), found.etag)).strip('"'))
+        await remote.append(remote.ref_of("logs", name), commit(1, 999), None)
+    tags.append((await remote.append(remote.ref_of("logs", name), commit(1, 1000), found.etag)).strip('"'))
 
 
 async def test_a_second_process_on_the_folder_is_refused_in_one_line(certificates, tmp_path):
@@ -358,3 +359,46 @@ async def test_a_second_process_on_the_folder_is_refused_in_one_line(certificate
         assert b"another process" in stderr
         assert len(stderr.strip().splitlines()) == 1
         assert await process.stop(signal.SIGTERM) == 0
+
+
+async def test_a_router_lists_what_there_is_page_by_page(cache):
+    remote = RemoteCache(cache.clients["router"], [cache.base])
+    refs = [await remote.create(b"12345", name=f"o{number}") for number in range(5)]
+    await remote.create(b"other", name="p1")
+    await remote.lease("l1", refs[:1], 5_000)
+    await remote.append(remote.ref_of("logs", "m1"), commit(1), None)
+
+    first = await remote.listing("objects", "o", limit=2)
+    assert [entry.name for entry in first] == ["o0", "o1"]
+    assert [entry.leased for entry in first] == [True, False]
+    rest = await remote.listing("objects", "o", after=first[-1].name)
+    assert [entry.name for entry in rest] == ["o2", "o3", "o4"]
+    assert {(entry.size, entry.owner) for entry in rest} == {(5, "https://router.test/")}
+    [lease] = await remote.listing("leases")
+    assert (lease.name, lease.objects, lease.owner) == ("l1", ("o0",), "https://router.test/")
+    assert lease.expires_s is not None
+    assert 0 < lease.expires_s <= 5
+    [log] = await remote.listing("logs", "m")
+    assert (log.name, log.size) == ("m1", len(commit(1)))
+    assert await remote.listing("logs", "n") == []
+
+
+@pytest.mark.parametrize("kind", ["objects", "logs", "leases"])
+async def test_only_routers_list(cache, kind):
+    for who in ("verifier", "drafter", "front-end"):
+        assert (await cache.ask(who, "GET", kind)).status == 403
+    for limit in ("0", "-1", "x", "", "1e3", "9" * 30):
+        answer = await cache.ask("router", "GET", f"{kind}?limit={limit}")
+        assert answer.status == 400
+        assert "limit must be a number" in detail(answer)
+    assert (await cache.ask("router", "GET", f"{kind}?prefix=a&prefix=b")).status == 400
+
+
+async def test_a_named_object_is_created_once(cache):
+    verifier = RemoteCache(cache.clients["verifier"], [cache.base])
+    drafter = RemoteCache(cache.clients["drafter"], [cache.base])
+    ref = await verifier.create(b"kv", name="k1")
+    assert ref == verifier.ref_of("objects", "k1") == await drafter.create(b"kv", name="k1")
+    with pytest.raises(Conflict):
+        await drafter.create(b"altered", name="k1")
+    assert await drafter.fetch(ref, at_most=10) == b"kv"

@@ -88,7 +88,7 @@ class KeptLogs:
         await asyncio.gather(*(self._follow(place, effect) for place, effect in wanted))
 
     async def _follow(self, place: KeptLog, effect: AppendLog) -> None:
-        live, place.live = place.live or Live(self._cache.new_log(f"log-{next(self._names)}")), None
+        live, place.live = place.live or Live(self._cache.ref_of("logs", f"log-{next(self._names)}")), None
         if not live.tags and place.taken:
             for earlier, answered in place.history:
                 answer = await self._append(live, earlier)

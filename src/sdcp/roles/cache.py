@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from sdcp.errors import (
     Forbidden,
     InternalFault,
+    MalformedBody,
     Overloaded,
     PreconditionFailed,
     ProblemError,
@@ -28,9 +29,18 @@ from sdcp.errors import (
 from sdcp.http.dispatch import dispatcher, no_content, receive
 from sdcp.http.exchange import Request, Response
 from sdcp.http.identity import ROUTER
-from sdcp.http.resources import CACHE_RESOURCES, CBOR_SEQ, OCTETS, Parameters, Table
+from sdcp.http.resources import CACHE_RESOURCES, CBOR, CBOR_SEQ, OCTETS, Parameters, Table
 from sdcp.messages.lease import Lease
-from sdcp.ports import LogFencedError, LogMovedError, ObjectMissingError, StoreFullError, StoreUnavailableError
+from sdcp.messages.listing import MOST_ENTRIES, ListedEntry, Listing
+from sdcp.ports import (
+    Entry,
+    Kind,
+    LogFencedError,
+    LogMovedError,
+    ObjectMissingError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from sdcp.roles.config import CacheSettings
 from sdcp.roles.preconditions import expected_version, tag, unchanged, wanted_part
 from sdcp.roles.process import Context
@@ -92,6 +102,9 @@ class CacheRole:
                 "GET logs/{name}": self._get_log,
                 "PUT leases/{lease}": self._take_lease,
                 "DELETE leases/{lease}": self._release_lease,
+                "GET objects": partial(self._list, "objects"),
+                "GET logs": partial(self._list, "logs"),
+                "GET leases": partial(self._list, "leases"),
             },
         )
         for figure in store.figures():
@@ -198,6 +211,14 @@ class CacheRole:
         await self._store.release_lease(_name(parameters["lease"]), request.peer.name)
         return no_content()
 
+    # -- the whole ----------------------------------------------------------------------------------------------------
+
+    async def _list(self, kind: Kind, request: Request, _: Parameters) -> Response:
+        prefix, after = request.parameter("prefix") or "", request.parameter("after") or ""
+        entries = self._store.listing(kind, prefix, after, _limit(request.parameter("limit")))
+        body = Listing(entries=tuple(map(_listed, entries))).encode()
+        return Response(200, (("content-type", CBOR),), body)
+
     def _figure(self, name: str) -> float:
         return self._store.figures()[name]
 
@@ -211,6 +232,32 @@ def _name(parameter: bytes | str) -> str:
     if isinstance(parameter, bytes) or not NAME.fullmatch(parameter):
         raise UnknownResource("names are 1 to 200 letters, digits, '-', '_', '~' and '.', and do not begin with '.'")
     return parameter
+
+
+def _limit(parameter: str | None) -> int:
+    if parameter is None:
+        return MOST_ENTRIES
+    if not parameter.isascii() or not parameter.isdigit() or len(parameter) > 9 or not int(parameter):
+        raise MalformedBody("limit must be a number from 1 on")
+    return min(int(parameter), MOST_ENTRIES)
+
+
+def _listed(entry: Entry) -> ListedEntry:
+    return ListedEntry(
+        name=entry.name,
+        size=entry.size,
+        version=entry.version,
+        owner=entry.owner or None,
+        age_ms=_ms(entry.age_s),
+        leased=entry.leased or None,
+        expires_ms=_ms(entry.expires_s),
+        objects=entry.objects or None,
+        level=entry.level or None,
+    )
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else max(0, round(seconds * 1000))
 
 
 def _octets(request: Request, media_type: str, version: int, data: memoryview) -> Response:

@@ -258,7 +258,7 @@ class RouterRole:
                 session,
                 self._contract(message, target, tokenizer),
                 message.prompt,
-                self._cache.new_log(f"{encode_id(session)}-{secrets.token_hex(16)}"),
+                self._cache.ref_of("logs", f"{encode_id(session)}-{secrets.token_hex(16)}"),
                 self._facts.patience,
             )
         except ValueError as fault:  # D5

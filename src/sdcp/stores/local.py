@@ -8,8 +8,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from sdcp.errors import Conflict
-from sdcp.ports import LogMovedError, LogSlice, ObjectMissingError, StoreUnavailableError
+from sdcp.errors import Conflict, PreconditionFailed
+from sdcp.ports import Entry, Kind, LogMovedError, LogSlice, ObjectMissingError, StoreUnavailableError
 from sdcp.stores.store import NAME, LogDamagedError, Store
 
 _NAME_OCTETS = 16  # 128 random bits
@@ -22,6 +22,7 @@ class LocalCache:
         """`prefix` ends in a slash; whoever shares a store uses the same."""
         self.store = store
         self.owner = owner
+        self._prefix = prefix
         self._objects = f"{prefix}objects/"
         self._logs = f"{prefix}logs/"
 
@@ -40,11 +41,14 @@ class LocalCache:
             raise ValueError(f"{ref} has {info.size} octets, and at most {at_most} are read")
         return data
 
-    async def create(self, data: bytes | memoryview) -> str:
+    async def create(self, data: bytes | memoryview, *, name: str | None = None) -> str:
         """See `Cache.create`."""
-        name = secrets.token_urlsafe(_NAME_OCTETS)
-        await self.store.put(f"o{name}", data, self.owner)
-        return f"{self._objects}o{name}"
+        name = name or f"o{secrets.token_urlsafe(_NAME_OCTETS)}"
+        try:
+            await self.store.put(name, data, self.owner)
+        except PreconditionFailed as other:
+            raise Conflict(other.detail) from None
+        return self.ref_of("objects", name)
 
     async def lease(self, lease: str, refs: Sequence[str], ttl_ms: int) -> None:
         """See `Cache.lease`."""
@@ -61,9 +65,9 @@ class LocalCache:
         except (ObjectMissingError, Conflict):
             return
 
-    def new_log(self, name: str) -> str:
-        """See `Cache.new_log`."""
-        return f"{self._logs}{name}"
+    def enforces_fences(self, ref: str) -> bool:
+        """See `Cache.enforces_fences`: our stores do."""
+        return True
 
     async def append(self, ref: str, data: bytes, etag: str | None) -> str:
         """See `Cache.append`."""
@@ -80,6 +84,18 @@ class LocalCache:
         except LogDamagedError as damage:
             raise StoreUnavailableError(str(damage)) from None
         return LogSlice(start, data, None if state is None else str(state.version))
+
+    def ref_of(self, kind: Kind, name: str) -> str:
+        """See `Cache.ref_of`."""
+        return f"{self._prefix}{kind}/{name}"
+
+    async def listing(self, kind: Kind, prefix: str = "", after: str = "", limit: int = 1000) -> list[Entry]:
+        """See `Cache.listing`."""
+        return self.store.listing(kind, prefix, after, limit)
+
+    async def sweep(self) -> None:
+        """See `Cache.sweep`."""
+        await self.store.sweep()
 
     def _name(self, ref: str, prefix: str) -> str:
         name = _name(ref, prefix)

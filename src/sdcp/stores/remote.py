@@ -14,14 +14,18 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from urllib.parse import urlencode
 
-from sdcp.errors import ConfigurationError
+from sdcp.errors import ConfigurationError, Conflict, MalformedBody
 from sdcp.http.client import Answer, Client
 from sdcp.http.faults import AnswerTooLarge, TransportError
 from sdcp.http.identity import CACHE, normalize_uri
 from sdcp.http.resources import CBOR, CBOR_SEQ, OCTETS, url
 from sdcp.messages.lease import Lease
+from sdcp.messages.listing import MOST_ENTRIES, ListedEntry, Listing
 from sdcp.ports import (
+    Entry,
+    Kind,
     LogFencedError,
     LogMovedError,
     LogSlice,
@@ -33,6 +37,7 @@ from sdcp.stores.store import NAME
 from sdcp.wire.problem import decode_problem
 
 MAX_LOG = 64 << 20
+_MAX_LISTING = 8 << 20
 _MAX_PROBLEM = 64 << 10
 _NAME_OCTETS = 16
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/\d+")
@@ -77,12 +82,14 @@ class RemoteCache:
             raise ValueError(f"{ref} has {len(answer.body)} octets, and at most {at_most} are read")
         return answer.body
 
-    async def create(self, data: bytes | memoryview) -> str:
+    async def create(self, data: bytes | memoryview, *, name: str | None = None) -> str:
         """See `Cache.create`."""
-        target = url(self._prefixes[0], "objects/{name}", f"o{secrets.token_urlsafe(_NAME_OCTETS)}")
+        target = self.ref_of("objects", name or f"o{secrets.token_urlsafe(_NAME_OCTETS)}")
         answer = await self._call("PUT", target, [("content-type", OCTETS)], data, idempotent=True, objects=True)
         if answer.status in (413, 507):
             raise StoreFullError(_detail(answer))
+        if answer.status == 412:
+            raise Conflict(_detail(answer))
         if answer.status not in (200, 201):
             raise _unavailable(target, answer)
         return target
@@ -134,9 +141,9 @@ class RemoteCache:
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
-    def new_log(self, name: str) -> str:
-        """See `Cache.new_log`."""
-        return url(self._prefixes[0], "logs/{name}", name)
+    def enforces_fences(self, ref: str) -> bool:
+        """See `Cache.enforces_fences`: whoever speaks docs/mlc.md does."""
+        return True
 
     async def append(self, ref: str, data: bytes, etag: str | None) -> str:
         """See `Cache.append`. Sent once: without an answer it is unknown whether it was done."""
@@ -170,6 +177,27 @@ class RemoteCache:
             raise _unavailable(ref, answer)
         length = None if stop is None else max(0, stop - start)
         return LogSlice(start, _from(ref, start, answer)[:length], answer.headers["etag"])
+
+    # -- the whole ----------------------------------------------------------------------------------------------------
+
+    def ref_of(self, kind: Kind, name: str) -> str:
+        """See `Cache.ref_of`."""
+        return url(self._prefixes[0], f"{kind}/{{name}}", name)
+
+    async def listing(self, kind: Kind, prefix: str = "", after: str = "", limit: int = MOST_ENTRIES) -> list[Entry]:
+        """See `Cache.listing`. For routers alone; from caches that have it (docs/mlc.md)."""
+        query = urlencode({"prefix": prefix, "after": after, "limit": limit})
+        target = f"{url(self._prefixes[0], kind)}?{query}"
+        answer = await self._call("GET", target, [("accept", CBOR)], idempotent=True, max_bytes=_MAX_LISTING)
+        if answer.status != 200:
+            raise _unavailable(target, answer)
+        try:
+            return [_entry(each) for each in Listing.decode(answer.body).entries]
+        except MalformedBody as fault:
+            raise StoreUnavailableError(f"{target}: what came is no listing: {fault.detail}") from None
+
+    async def sweep(self) -> None:
+        """See `Cache.sweep`: the cache does it by itself."""
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
@@ -239,6 +267,24 @@ def _from(ref: str, start: int, answer: Answer) -> bytes:
     if match is None or int(match[1]) != start:
         raise StoreUnavailableError(f"{ref}: the server answered with another range than was asked for")
     return answer.body
+
+
+def _entry(listed: ListedEntry) -> Entry:
+    return Entry(
+        name=listed.name,
+        size=listed.size,
+        version=listed.version,
+        owner=listed.owner or "",
+        age_s=_seconds(listed.age_ms),
+        leased=bool(listed.leased),
+        expires_s=_seconds(listed.expires_ms),
+        objects=listed.objects or (),
+        level=listed.level or "",
+    )
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
 
 
 def _detail(answer: Answer) -> str:

@@ -128,7 +128,7 @@ class Town:
     def __init__(self, pki: Pki, target: Gated, cache: Flaky) -> None:
         self.target = target
         self.cache = cache
-        self.log = cache.new_log("one")
+        self.log = cache.ref_of("logs", "one")
         self.statuses: list[Status] = []
         self.reported = asyncio.Event()
         self.full = asyncio.Event()
@@ -409,7 +409,7 @@ async def test_beyond_its_capacity_a_verifier_says_when_to_come_back(town: Town)
     await town.propose(5, 6, 7, 8, 9, 10)
     await town.propose(0)
     await town.propose(2)
-    assert (await town.open(session=b"x" * 16, commit_log=town.cache.new_log("two"))).status == 200
+    assert (await town.open(session=b"x" * 16, commit_log=town.cache.ref_of("logs", "two"))).status == 200
 
 
 async def test_refusals_are_counted_by_type_or_status(town: Town) -> None:
@@ -700,7 +700,7 @@ async def test_a_bug_costs_its_session_and_no_other(town: Town) -> None:
     assert len(town.faults) == 1
     town.expected = town.faults
     assert problem(await town.read()) == (404, "about:blank")
-    assert (await town.open(commit_log=town.cache.new_log("two"))).status == 200
+    assert (await town.open(commit_log=town.cache.ref_of("logs", "two"))).status == 200
 
 
 async def test_big_rows_are_checked_off_the_loop(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ async def test_when_all_is_leased_the_writer_is_told(cache):
 
 
 async def test_a_log_from_nothing(cache, other):
-    ref = cache.new_log("session")
+    ref = cache.ref_of("logs", "session")
     assert cache.allows_log(ref)
     assert not cache.allows(ref)
     assert await cache.read_log(ref) == LogSlice(0, b"", None)
@@ -194,7 +194,7 @@ async def test_a_log_from_nothing(cache, other):
 
 
 async def test_a_tail_and_a_slice_of_a_log(cache, other):
-    ref = cache.new_log("session")
+    ref = cache.ref_of("logs", "session")
     tag = await cache.append(ref, commit(1, 1) + commit(1, 2), None)
     whole, half = commit(1, 1) + commit(1, 2), len(commit(1, 1))
     assert await other.read_log(ref, half) == LogSlice(half, commit(1, 2), tag)
@@ -206,7 +206,7 @@ async def test_a_tail_and_a_slice_of_a_log(cache, other):
 
 
 async def test_an_append_goes_by_the_tag(cache, other):
-    ref = cache.new_log("session")
+    ref = cache.ref_of("logs", "session")
     first = await cache.append(ref, commit(1, 1), None)
     for tag in (None, '"7"'):
         with pytest.raises(LogMovedError):
@@ -215,12 +215,12 @@ async def test_an_append_goes_by_the_tag(cache, other):
     with pytest.raises(LogMovedError):
         await cache.append(ref, commit(1, 3), first)
     with pytest.raises(LogMovedError):
-        await cache.append(cache.new_log("another"), commit(1), first)
+        await cache.append(cache.ref_of("logs", "another"), commit(1), first)
 
 
 async def test_a_fence_keeps_the_old_epoch_out(cache, other):
     """6.8, 6.9: the old verifier, even if it is only partitioned, can no longer commit."""
-    ref = cache.new_log("session")
+    ref = cache.ref_of("logs", "session")
     tag = await cache.append(ref, commit(1, 1), None)
     fenced = await other.append(ref, fence(2), tag)
     with pytest.raises(LogMovedError):
@@ -233,7 +233,7 @@ async def test_a_fence_keeps_the_old_epoch_out(cache, other):
 
 
 async def test_of_two_writers_with_the_same_tag_one_wins(cache, other):
-    ref = cache.new_log("session")
+    ref = cache.ref_of("logs", "session")
     tag = await cache.append(ref, commit(1, 1), None)
     outcomes = await asyncio.gather(
         cache.append(ref, commit(1, 2), tag), other.append(ref, fence(2), tag), return_exceptions=True
@@ -244,7 +244,7 @@ async def test_of_two_writers_with_the_same_tag_one_wins(cache, other):
 
 
 async def test_what_is_no_record_is_not_appended(cache):
-    ref = cache.new_log("session")
+    ref = cache.ref_of("logs", "session")
     with pytest.raises((MalformedBody, StoreUnavailableError)):
         await cache.append(ref, b"\xa1", None)
     assert await cache.read_log(ref) == LogSlice(0, b"", None)
@@ -253,11 +253,11 @@ async def test_what_is_no_record_is_not_appended(cache):
 async def test_the_wrong_kind_of_name(cache):
     ref = await cache.create(b"x")
     for call in (
-        cache.fetch(cache.new_log("s"), at_most=1),
+        cache.fetch(cache.ref_of("logs", "s"), at_most=1),
         cache.append(ref, fence(1), None),
         cache.read_log(ref),
-        cache.lease("l", [cache.new_log("s")], 1000),
-        cache.delete(cache.new_log("s")),
+        cache.lease("l", [cache.ref_of("logs", "s")], 1000),
+        cache.delete(cache.ref_of("logs", "s")),
     ):
         with pytest.raises(ValueError, match=r"."):
             await call

@@ -70,7 +70,7 @@ async def test_an_append_without_an_answer_is_unknown_and_sent_once(site):
         raise AssertionError
 
     remote = await site.remote(await site.server(silent), deadline_s=0.2)
-    ref = remote.new_log("s")
+    ref = remote.ref_of("logs", "s")
     with pytest.raises(StoreUnavailableError):
         await remote.append(ref, commit(1), None)
     assert asked == ["PATCH"]
@@ -90,7 +90,7 @@ async def test_an_append_whose_connection_is_lost_is_sent_once(site):
     server = await site.server(cutting)
     remote = await site.remote(server)
     with pytest.raises(StoreUnavailableError):
-        await remote.append(remote.new_log("s"), commit(1), None)
+        await remote.append(remote.ref_of("logs", "s"), commit(1), None)
     assert asked == ["PATCH"]
 
 
@@ -101,8 +101,8 @@ async def test_nobody_there(site):
     for call in (
         remote.fetch(f"https://127.0.0.1:{server.port}/objects/a", at_most=1),
         remote.create(b"x"),
-        remote.read_log(remote.new_log("s")),
-        remote.append(remote.new_log("s"), commit(1), None),
+        remote.read_log(remote.ref_of("logs", "s")),
+        remote.append(remote.ref_of("logs", "s"), commit(1), None),
         remote.release("l"),
     ):
         with pytest.raises(StoreUnavailableError):
@@ -133,8 +133,8 @@ async def test_d11_no_redirect_is_followed_and_no_other_status_is_an_object(site
 
 async def test_a_server_that_ignores_ranges_is_understood(site):
     remote = await site.remote(await site.server(answering(200, ETAG, body=b"0123456789")))
-    assert await remote.read_log(remote.new_log("s"), 3) == LogSlice(3, b"3456789", '"1"')
-    assert await remote.read_log(remote.new_log("s"), 3, 5) == LogSlice(3, b"34", '"1"')
+    assert await remote.read_log(remote.ref_of("logs", "s"), 3) == LogSlice(3, b"3456789", '"1"')
+    assert await remote.read_log(remote.ref_of("logs", "s"), 3, 5) == LogSlice(3, b"34", '"1"')
 
 
 async def test_a_server_that_says_no_tag_with_416_is_asked_for_the_whole_log(site):
@@ -144,7 +144,7 @@ async def test_a_server_that_says_no_tag_with_416_is_asked_for_the_whole_log(sit
         return Response(416) if "range" in request.headers else Response(200, (ETAG,), b"abc")
 
     remote = await site.remote(await site.server(handle))
-    assert await remote.read_log(remote.new_log("s"), 3) == LogSlice(3, b"", '"1"')
+    assert await remote.read_log(remote.ref_of("logs", "s"), 3) == LogSlice(3, b"", '"1"')
 
 
 @pytest.mark.parametrize("content_range", [None, "bytes 0-9/10", "bytes */10", "items 3-9/10"])
@@ -152,23 +152,23 @@ async def test_another_part_than_was_asked_for_is_refused(site, content_range):
     headers = (ETAG,) if content_range is None else (ETAG, ("content-range", content_range))
     remote = await site.remote(await site.server(answering(206, *headers, body=b"0123456789")))
     with pytest.raises(StoreUnavailableError, match="range"):
-        await remote.read_log(remote.new_log("s"), 3)
+        await remote.read_log(remote.ref_of("logs", "s"), 3)
 
 
 async def test_an_answer_without_a_tag_is_no_answer(site):
     remote = await site.remote(await site.server(answering(200, body=b"x")))
     with pytest.raises(StoreUnavailableError):
-        await remote.read_log(remote.new_log("s"))
+        await remote.read_log(remote.ref_of("logs", "s"))
     with pytest.raises(StoreUnavailableError):
-        await remote.append(remote.new_log("s"), commit(1), None)
+        await remote.append(remote.ref_of("logs", "s"), commit(1), None)
 
 
 async def test_objects_travel_on_a_connection_of_their_own(site):
     role = CacheRole(MemoryStore(), Metrics(), body_bytes=1000)
     server = await site.server(role.handle)
     remote = await site.remote(server)
-    await remote.append(remote.new_log("s"), commit(1), None)
-    await remote.read_log(remote.new_log("s"))
+    await remote.append(remote.ref_of("logs", "s"), commit(1), None)
+    await remote.read_log(remote.ref_of("logs", "s"))
     assert len(server.connections) == 1
     await remote.fetch(await remote.create(b"x"), at_most=1)
     assert len(server.connections) == 2
@@ -193,7 +193,7 @@ async def test_a_lease_over_two_caches_is_all_or_nothing_too(site):
 async def test_leases_that_cannot_be_given_back_are_not_remembered(site):
     """A drafter takes one for every round: while the cache is away they must not pile up."""
     remote = await site.remote(await site.server(answering(503)))
-    ref = f"{remote.new_log('x').rpartition('/logs/')[0]}/objects/o1"
+    ref = remote.ref_of("objects", "o1")
     for number in range(3):
         with pytest.raises(StoreUnavailableError):
             await remote.lease(f"l{number}", [ref], 1000)
@@ -205,7 +205,7 @@ async def test_leases_that_cannot_be_given_back_are_not_remembered(site):
 async def test_what_a_prefix_may_be(site):
     server = await site.server(answering(200))
     client_of = await site.remote(server)
-    assert client_of.new_log("s") == f"https://127.0.0.1:{server.port}/logs/s"
+    assert client_of.ref_of("logs", "s") == f"https://127.0.0.1:{server.port}/logs/s"
     for prefix in ("http://a/", "https://a/?x", "https://a/#x", "a", ""):
         with pytest.raises(ConfigurationError):
             RemoteCache(client_of._client, [prefix])
