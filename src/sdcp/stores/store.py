@@ -13,9 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sdcp.ports import Entry, Kind
+from sdcp.stores.sealed import Sealed
 
 NAME = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,199}")
 """Names of objects, logs and leases: one path segment that needs no escapes, and a file name everywhere."""
@@ -111,4 +112,17 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Finish what is under way; no method is called after it."""
+        ...
+
+
+@runtime_checkable
+class SharedStore(Store, Protocol):
+    """A store that keeps objects as sealed segments, which the processes of one machine share (D40)."""
+
+    async def put_sealed(self, name: str, segment: Sealed, owner: str) -> tuple[ObjectInfo, bool]:
+        """As `put`, of a segment that the store owns from now on and closes, whether or not it takes it."""
+        ...
+
+    async def get_sealed(self, name: str) -> tuple[ObjectInfo, Sealed]:
+        """As `get`; the segment has a descriptor of its own, which the caller closes."""
         ...
