@@ -124,33 +124,31 @@ class Table:
         """`base_path` is the path of the role's base URI, with or without a slash at its end."""
         self.resources = tuple(resources)
         self._prefix = f"{base_path.rstrip('/')}/"
+        self._by_start: dict[tuple[str, int], list[Resource]] = {}
+        for resource in self.resources:
+            self._by_start.setdefault((resource.segments[0], len(resource.segments)), []).append(resource)
 
     def match(self, method: str, path: str) -> tuple[Resource, Parameters]:
         """The resource for a request, and its parameters. Raises UnknownResource (404) or MethodNotAllowed (405).
 
         HEAD finds what GET finds.
         """
-        allowed: list[str] = []
-        for resource, parameters in self._at(path):
-            if resource.method in (method, "GET" if method == "HEAD" else method):
+        wanted = "GET" if method == "HEAD" else method
+        segments = path[len(self._prefix) :].split("/") if path.startswith(self._prefix) else [""]
+        alike = self._by_start.get((segments[0], len(segments)), ())
+        for resource in alike:
+            if resource.method == wanted and (parameters := _parameters(resource.segments, segments)) is not None:
                 return resource, parameters
-            allowed += [resource.method, "HEAD"] if resource.method == "GET" else [resource.method]
+        found = [resource.method for resource in alike if _parameters(resource.segments, segments) is not None]
+        allowed = [*found, "HEAD"] if "GET" in found else found
         if not allowed:
             raise UnknownResource(f"there is no resource {path} here")
         allow = ", ".join(sorted(allowed))
         raise MethodNotAllowed(f"{path} can be asked with {allow}, not with {method}", headers=(("allow", allow),))
 
-    def _at(self, path: str) -> list[tuple[Resource, Parameters]]:
-        if not path.startswith(self._prefix):
-            return []
-        segments = path[len(self._prefix) :].split("/")
-        found = ((resource, _parameters(resource.segments, segments)) for resource in self.resources)
-        return [(resource, parameters) for resource, parameters in found if parameters is not None]
-
 
 def _parameters(pattern: tuple[str, ...], segments: list[str]) -> Parameters | None:
-    if len(pattern) != len(segments):
-        return None
+    """What stands in the places of `pattern`, which has as many segments; None when they do not fit."""
     parameters: Parameters = {}
     for expected, segment in zip(pattern, segments, strict=True):
         if not expected.startswith("{"):
@@ -165,7 +163,7 @@ def _parameters(pattern: tuple[str, ...], segments: list[str]) -> Parameters | N
 
 
 def _text(segment: str) -> str:
-    text = unquote(segment, errors="strict")
+    text = unquote(segment, errors="strict") if "%" in segment else segment
     if not text:
         raise ValueError("empty")
     return text

@@ -75,6 +75,8 @@ def expected_version(headers: Mapping[str, str], current: int | None) -> int | N
         if (none_match or "").strip() != ANY:
             raise MalformedBody("a log is appended to with If-None-Match: * or with If-Match")
         return None
+    if current is not None and match == tag(current):  # as nearly every append says it
+        return current
     if current is None or (match.strip() != ANY and tag(current) not in strong(match)):
         raise PreconditionFailed("the log has moved; read it again")
     return current
