@@ -206,8 +206,11 @@ class Cache(Protocol):
         """Tell whether `ref` names a log under a configured prefix (D11)."""
         ...
 
-    async def fetch(self, ref: str, *, at_most: int) -> bytes:
-        """Return an object's bytes. ObjectMissingError, StoreUnavailableError; ValueError if larger or not allowed."""
+    async def fetch(self, ref: str, *, at_most: int) -> bytes | memoryview:
+        """Return an object's octets, which nobody can change; a read-only view where they lie in shared memory (D40).
+
+        ObjectMissingError, StoreUnavailableError; ValueError if larger or not allowed.
+        """
         ...
 
     async def create(self, data: bytes | memoryview, *, name: str | None = None) -> str:

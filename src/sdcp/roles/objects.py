@@ -19,7 +19,7 @@ async def fetch_tokens(cache: Cache, effect: FetchTokens) -> TokensFetched | Tok
         )
     try:
         data = await cache.fetch(ref, at_most=effect.at_most)
-        return TokensFetched(ref, TOKENS.parse(cbor.decode(data, limit=effect.at_most)))
+        return TokensFetched(ref, TOKENS.parse(cbor.decode(bytes(data), limit=effect.at_most)))
     except (ObjectMissingError, StoreUnavailableError) as fault:
         return TokensUnavailable(ref, Overloaded(f"{ref} cannot be fetched now: {fault}"))
     except MalformedBody as fault:

@@ -342,7 +342,7 @@ def _draw_random(effect: DrawRandom) -> RandomDrawn:
     return RandomDrawn(effect.round, tuple(secrets.randbits(53) / 2**53 for _ in range(effect.count)))
 
 
-def _checked(data: bytes, tokens: tuple[int, ...], width: int) -> Rows:
+def _checked(data: bytes | memoryview, tokens: tuple[int, ...], width: int) -> Rows:
     rows = decode_rows(data, len(tokens), width)
     check_rows(rows, tokens)
     return rows

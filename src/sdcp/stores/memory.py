@@ -15,6 +15,7 @@ from sdcp.errors import PreconditionFailed
 from sdcp.ports import Entry, Kind, LogMovedError, StoreFullError
 from sdcp.stores.local import LocalCache
 from sdcp.stores.records import NO_RECORDS, advance
+from sdcp.stores.sealed import Sealed
 from sdcp.stores.store import LogState, ObjectInfo
 from sdcp.stores.table import Table, page
 
@@ -36,6 +37,7 @@ class MemoryStore:
         self._clock = clock
         self._table = Table()
         self._octets: dict[str, bytes] = {}
+        self._sealed: dict[str, Sealed] = {}  # an object is here or in `_octets`
         self._logs: dict[str, _Log] = {}
         self._log_size = 0
         self._versions = count(1)
@@ -45,17 +47,22 @@ class MemoryStore:
 
     async def put(self, name: str, data: bytes | memoryview, owner: str) -> tuple[ObjectInfo, bool]:
         """See `Store.put`."""
-        info = self._table.look(name)
-        if info is not None:
-            if self._octets[name] != data:
-                raise PreconditionFailed(f"object {name!r} exists with other content, and objects never change")
-            return info, False
-        octets = bytes(data)
-        self._make_room(len(octets))
-        info = ObjectInfo(name, next(self._versions), len(octets), owner)
-        self._octets[name] = octets
-        self._table.add(info, self._clock())
+        found = self._table.look(name)
+        if found is not None:
+            return self._same(found, data)
+        info = self._enter(name, len(data), owner)
+        self._octets[name] = bytes(data)
         return info, True
+
+    async def put_sealed(self, name: str, segment: Sealed, owner: str) -> tuple[ObjectInfo, bool]:
+        """See `SharedStore.put_sealed`."""
+        with segment:
+            found = self._table.look(name)
+            if found is not None:
+                return self._same(found, segment.view())
+            info = self._enter(name, segment.size, owner)
+            self._sealed[name] = segment.share()
+            return info, True
 
     def look(self, name: str) -> ObjectInfo | None:
         """See `Store.look`."""
@@ -64,13 +71,21 @@ class MemoryStore:
     async def get(self, name: str) -> tuple[ObjectInfo, bytes]:
         """See `Store.get`."""
         info = self._table.use(name)
-        return info, self._octets[name]
+        return info, bytes(self._content(name))
+
+    async def get_sealed(self, name: str) -> tuple[ObjectInfo, Sealed]:
+        """See `SharedStore.get_sealed`."""
+        info = self._table.use(name)
+        if name not in self._sealed:
+            self._sealed[name] = Sealed.of(self._octets[name])
+            del self._octets[name]
+        return info, self._sealed[name].share()
 
     async def delete(self, name: str) -> None:
         """See `Store.delete`."""
         self._expire()
         self._table.remove(name)
-        del self._octets[name]
+        self._forget(name)
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
@@ -142,6 +157,30 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Nothing is under way, and nothing is kept."""
+        for name in tuple(self._sealed):
+            self._forget(name)
+
+    def _same(self, found: ObjectInfo, data: bytes | memoryview) -> tuple[ObjectInfo, bool]:
+        if self._content(found.name) != data:
+            raise PreconditionFailed(f"object {found.name!r} exists with other content, and objects never change")
+        return found, False
+
+    def _enter(self, name: str, size: int, owner: str) -> ObjectInfo:
+        """Make room for a new object and enter it in the table; its octets are the caller's to keep."""
+        self._make_room(size)
+        info = ObjectInfo(name, next(self._versions), size, owner)
+        self._table.add(info, self._clock())
+        return info
+
+    def _content(self, name: str) -> bytes | memoryview:
+        segment = self._sealed.get(name)
+        return self._octets[name] if segment is None else segment.view()
+
+    def _forget(self, name: str) -> None:
+        self._octets.pop(name, None)
+        segment = self._sealed.pop(name, None)
+        if segment is not None:
+            segment.close()
 
     def _expire(self) -> None:
         self._table.expire(self._clock())
@@ -155,7 +194,7 @@ class MemoryStore:
         if not victims:
             raise StoreFullError(f"no room for {octets} octets: what could be evicted would not make it")
         for victim in victims:
-            del self._octets[victim.name]
+            self._forget(victim.name)
         self._evictions += len(victims)
 
 

@@ -69,7 +69,7 @@ class RemoteCache:
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, ref: str, *, at_most: int) -> bytes:
+    async def fetch(self, ref: str, *, at_most: int) -> bytes | memoryview:
         """See `Cache.fetch`. What is returned is one buffer, never copied after it was put together."""
         target = url(*self._required(ref, "objects"))
         limit = max(at_most, _MAX_PROBLEM)  # a refusal may be longer than the object would be

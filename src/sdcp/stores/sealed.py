@@ -59,7 +59,7 @@ class Sealed:
         if not self.size:
             return memoryview(b"")
         if self._mapped is None:
-            self._mapped = mmap.mmap(self.fd, self.size, mmap.MAP_SHARED | _POPULATE, mmap.PROT_READ)
+            self._mapped = mmap.mmap(self.fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ)
         return memoryview(self._mapped)
 
     def share(self) -> Sealed:
@@ -103,9 +103,6 @@ def fill(fd: int, data: bytes | memoryview) -> Sealed:
         os.close(fd)
         raise
     return Sealed(fd, done)
-
-
-_POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 
 @cache

@@ -108,7 +108,7 @@ class Flaky(LocalCache):
         self._raise("read_log")
         return await super().read_log(ref, start, stop)
 
-    async def fetch(self, ref: str, *, at_most: int) -> bytes:
+    async def fetch(self, ref: str, *, at_most: int) -> bytes | memoryview:
         self._raise("fetch")
         return await super().fetch(ref, at_most=at_most)
 
