@@ -26,7 +26,8 @@ from sdcp.testing.states import PAUSING_STEPS
 
 Effects = list[Any]
 ANSWERS = (effects.Reply, effects.Refuse)
-QUIET = (*ANSWERS, effects.SetTimer, effects.CancelTimer, effects.SendEvent, effects.ReplayVerdict)
+KV = (effects.PublishKv, effects.DropOlderKv)
+QUIET = (*ANSWERS, effects.SetTimer, effects.CancelTimer, effects.SendEvent, effects.ReplayVerdict, *KV)
 NEXT_PHASES = {
     Phase.DRAFTING: {Phase.DRAFTING, Phase.WAITING, Phase.SELF_DECODING, *ENDED},
     Phase.WAITING: {Phase.WAITING, Phase.DRAFTING, Phase.FENCED},

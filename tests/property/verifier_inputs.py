@@ -84,6 +84,7 @@ def _of_shell(serving: Serving | None) -> Iterator[Any]:
         yield inputs.EngineFailed(each, "broken")
         yield from _outcomes(serving, each)
     yield from _of_opening()
+    yield from (inputs.KvPublished(length, ref) for length in _lengths(serving) for ref in (None, "memory:/objects/kv"))
     yield from (inputs.LogAppended('"77"', load) for load in (0, 95))
     yield from (inputs.LogMoved(), inputs.LogFenced(), inputs.LogUnanswered())
     yield from (inputs.TimerFired(name) for name in ("log", "output:1", f"output:{NEW}"))
@@ -100,6 +101,13 @@ def _outcomes(serving: Serving | None, number: int) -> Iterator[Any]:
             yield inputs.Verified(number, accepted, None if accepted == room else 3, load)
     for load in (0, 95):
         yield inputs.SelfDecoded(number, 2, load)
+
+
+def _lengths(serving: Serving | None) -> Iterator[int]:
+    """Of the KV that is being published, and of another."""
+    yield U64
+    if serving is not None and serving._kv.awaited is not None:
+        yield serving._kv.awaited
 
 
 def _of_opening() -> Iterator[Any]:

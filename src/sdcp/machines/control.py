@@ -89,4 +89,5 @@ def _record(
         load=load,
         g=counters.g,
         j=counters.j,
+        kv=now.kv,
     )

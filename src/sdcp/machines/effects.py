@@ -110,6 +110,24 @@ class SelfDecode:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishKv:
+    """Put the target KV of `prefix[:length]`, as much of it as there is, into the MLC under a lease (6.3, D44).
+
+    It is done beside the rounds, and none waits for it.
+    """
+
+    prefix: Sequence[int]
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropOlderKv:
+    """The commit log names the KV object `ref` durably: lease and object of those published before it may go (D44)."""
+
+    ref: str
+
+
+@dataclass(frozen=True, slots=True)
 class CloseEngine:
     """Give the session's KV back; no round will follow."""
 

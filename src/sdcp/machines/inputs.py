@@ -163,6 +163,14 @@ class EngineFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class KvPublished:
+    """Answers PublishKv: `ref` is in the MLC and leased; None: it could not be put there, and nobody misses it."""
+
+    length: int
+    ref: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class LogRead:
     """Answers ReadLog: the bytes of the log from `start` to its end; `etag` None when there is no log yet."""
 

@@ -15,7 +15,8 @@ from sdcp.rules.digest import extend_all
 class Recorded:
     """The log as far as it was read. `etag` is its entity tag then, None before there is a log.
 
-    `highest` is the highest epoch of any record, void ones too, `tokens` the committed output, `digest` d[n] over it.
+    `highest` is the highest epoch of any record, void ones too, `tokens` the committed output, `digest` d[n] over it,
+    `kv` the KV object that a valid record named last (D44).
     """
 
     def __init__(self, contract: Contract, start_digest: bytes) -> None:
@@ -26,6 +27,7 @@ class Recorded:
         self.etag: str | None = None
         self.highest = 0
         self.tokens: list[int] = []
+        self.kv: str | None = None
 
     @property
     def end(self) -> int:
@@ -71,6 +73,7 @@ class Recorded:
             self.highest = max(self.highest, entry.record.epoch)
             if isinstance(entry.record, CommitRecord) and not entry.void:
                 self.tokens.extend(entry.record.tokens)
+                self.kv = entry.record.kv or self.kv
         self.etag = etag
 
     def digest_at(self, committed: int) -> bytes | None:

@@ -85,7 +85,13 @@ class Opening(Stepping):
     def _resume_member(self) -> Resume:
         point = self._point
         assert point.ref is not None  # a session is resumed with its committed tokens, even with none (D19)
-        return Resume(round=point.round, committed=point.committed, digest=point.digest, committed_tokens=point.ref)
+        return Resume(
+            round=point.round,
+            committed=point.committed,
+            digest=point.digest,
+            committed_tokens=point.ref,
+            target_kv=self.kv,
+        )
 
     def _opened(self, state: SessionState) -> Effects:
         point = self._point

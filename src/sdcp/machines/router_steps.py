@@ -170,6 +170,11 @@ class Stepping(ABC):
         return isinstance(self._prompt, tuple) and len(self._prompt) > self._patience.inline_prompt
 
     @property
+    def kv(self) -> str | None:
+        """The target KV object that the commit log names, as far as it was read (D44)."""
+        return self._recorded.kv
+
+    @property
     def _verifier_uri(self) -> str:
         assert self.verifier is not None  # no step that needs a verifier begins without one
         return self.verifier

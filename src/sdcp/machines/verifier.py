@@ -19,7 +19,8 @@ A round or token on its way always ends first; what came meanwhile takes effect 
 This file opens a session and hands all else to `verifier_serving`. The rest of the machine: checks of an open
 (`verifier_open`) and of a proposal (`verifier_checks`), a round on its way (`verifier_round`), its arithmetic
 (`control`), the append and its troubles (`commit_log`), long polls (`output`), what is committed
-(`verifier_committed`). Two epochs of one session are two machines; whoever holds them sends `Superseded` to the older.
+(`verifier_committed`), KV for another verifier (`verifier_kv`). Two epochs of one session are two machines; whoever
+holds them sends `Superseded` to the older.
 """
 
 from __future__ import annotations
@@ -54,13 +55,16 @@ class VerifierSession:
     """One session under one epoch. It begins with the first OpenReceived, and ends with EndSession if that is refused.
 
     `busy` says when load makes long proposals costly (6.5.1); `enforces_fences` whether the log's store refuses
-    appends below a fence by itself (6.8).
+    appends below a fence by itself (6.8); `kv_interval` after how many committed tokens KV is published, 0 never (D44).
     """
 
-    def __init__(self, target: TargetFacts, busy: Busy | None = None, *, enforces_fences: bool = True) -> None:
+    def __init__(
+        self, target: TargetFacts, busy: Busy | None = None, *, enforces_fences: bool = True, kv_interval: int = 0
+    ) -> None:
         self._target = target
         self._busy = busy or Busy()
         self._enforces_fences = enforces_fences
+        self._kv_interval = kv_interval
         self._first: SessionOpen | None = None
         self._opening: Opening | None = None
         self._wanted: verifier_open.Effect | None = None  # what the opening waits for
@@ -146,7 +150,13 @@ class VerifierSession:
         self._prompt_digest = opened.prompt_digest
         if not isinstance(opened.message.prompt, str):
             self._first = replace(opened.message, prompt=())  # d[0] stands for its tokens from now on
-        self._serving = Serving(opened, self._busy, self._target.vocabulary, enforces_fences=self._enforces_fences)
+        self._serving = Serving(
+            opened,
+            self._busy,
+            self._target.vocabulary,
+            enforces_fences=self._enforces_fences,
+            kv_interval=self._kv_interval,
+        )
         openers, self._openers = self._openers, []
         state = self._serving.state
         return [*(Reply(request, state) for request in openers), *self._serving.start()]

@@ -45,6 +45,7 @@ class Committed:
         self.m_cap = message.contract.m_max  # until PUT drafter sets it (D16)
         self.verdict: Verdict | None = None
         self.account = opened.account
+        self.kv: str | None = None  # a KV object that the next record names (D44)
         self._first_round = self.round + 1  # verdicts of earlier epochs are not replayed (D20)
         self._starts = array("Q")
 
@@ -64,6 +65,8 @@ class Committed:
         if record.accepted is not None:
             self.verdict = verdict_of(self.session, record)
         self.account.add(record)
+        if record.kv == self.kv:
+            self.kv = None
 
     def stored(self, round: int) -> Stored | None:
         """Return the verdict of a round if it exists under this epoch (6.3 step 3)."""

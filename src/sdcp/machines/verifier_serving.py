@@ -27,11 +27,12 @@ from sdcp.errors import (
 from sdcp.machines.commit_log import TIMER as LOG_TIMER
 from sdcp.machines.commit_log import CommitLog
 from sdcp.machines.control import Busy
-from sdcp.machines.effects import CancelTimer, CloseEngine, Refuse, ReplayVerdict, Reply, SendEvent
+from sdcp.machines.effects import CancelTimer, CloseEngine, DropOlderKv, Refuse, ReplayVerdict, Reply, SendEvent
 from sdcp.machines.inputs import (
     DrafterAssigned,
     EngineFailed,
     EventDelivered,
+    KvPublished,
     LogAppended,
     LogFenced,
     LogMoved,
@@ -53,6 +54,7 @@ from sdcp.machines.inputs import (
 from sdcp.machines.output import OutputDesk
 from sdcp.machines.verifier_checks import check_content, check_epoch, check_extends, check_proposer, is_identical
 from sdcp.machines.verifier_committed import Committed
+from sdcp.machines.verifier_kv import KvPublishing
 from sdcp.machines.verifier_open import Opened
 from sdcp.machines.verifier_policy import Profiles
 from sdcp.machines.verifier_round import Answer, Broken, Lost, Recorded, Refused, Round, Rounds, Step
@@ -84,7 +86,9 @@ ENDED = frozenset({Phase.FINISHED, Phase.FAILED, Phase.FENCED})
 class Serving:
     """One open session under one epoch."""
 
-    def __init__(self, opened: Opened, busy: Busy, vocabulary: int, *, enforces_fences: bool) -> None:
+    def __init__(
+        self, opened: Opened, busy: Busy, vocabulary: int, *, enforces_fences: bool, kv_interval: int = 0
+    ) -> None:
         self.phase = Phase(opened.state)
         self._contract_digest = opened.contract_digest
         self._vocabulary = vocabulary
@@ -100,6 +104,7 @@ class Serving:
         self._log_ref = log.ref
         self._rounds = Rounds(self._committed, log, busy)
         self._desk = OutputDesk(self._committed)
+        self._kv = KvPublishing(self._committed, kv_interval)
         self._drafter: str | None = None
         self._assignment: bytes | None = None  # digest of the latest one applied (D28)
         self._assigning: list[DrafterAssigned] = []  # they wait for the end of the round on its way
@@ -241,9 +246,13 @@ class Serving:
         """The round's record is durable and valid: verdict, output and what follows, in one step."""
         self._committed.apply(done.record, done.start)
         self._effects += [Reply(each.request, self._committed.verdict) for each in done.round.waiting]
+        if done.record.kv is not None:
+            self._effects.append(DropOlderKv(done.record.kv))
         self._act(done.record.action, self_decoded=done.round.proposal is None)
         self._effects += self._desk.release()  # after the end, if this is one: the last tokens come with it
         self._assign_all()
+        if self.phase not in ENDED and not self._stopping:
+            self._effects += self._kv.due()
         self._go_on(done.load)
 
     def _drop(self, refused: Refused) -> None:
@@ -321,6 +330,9 @@ class Serving:
         if self.phase is Phase.FAILED and given.message.kind is Action.FAIL and not self._desk.ended:
             self._effects += self._desk.end(Action.FAIL)
 
+    def _on_kv_published(self, given: KvPublished) -> None:
+        self._kv.published(given)
+
     def _on_timer(self, given: TimerFired) -> None:
         if given.name == LOG_TIMER:
             self._on_answer(given)
@@ -385,6 +397,7 @@ class Serving:
         LogMoved: _on_answer,
         LogFenced: _on_answer,
         EventDelivered: _on_event_delivered,
+        KvPublished: _on_kv_published,
         TimerFired: _on_timer,
         Superseded: _on_superseded,
         StopRequested: _on_stop,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sdcp.messages.contract import ACTION, HASH32, Action
-from sdcp.messages.fields import TOKENS, Message, Plain, member, uint
+from sdcp.messages.fields import TEXT, TOKENS, Message, Plain, member, uint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,8 @@ class FenceRecord(Message):
 class CommitRecord(Message):
     """One committed round. The members after `digest` are ours, for takeover and replay of verdicts (D20, D39).
 
-    `proposed` (M) and `accepted` are absent in a self-decoding round, which has no verdict (D29).
+    `proposed` (M) and `accepted` are absent in a self-decoding round, which has no verdict (D29). `kv`: the URI of a
+    target KV object that covers a part of what is committed, from its beginning (D44).
     """
 
     epoch: int = member(uint())
@@ -35,6 +36,7 @@ class CommitRecord(Message):
     load: int | None = member(uint(0, 100), optional=True)
     g: int | None = member(uint(), optional=True)
     j: int | None = member(uint(), optional=True)
+    kv: str | None = member(TEXT, optional=True)
 
 
 Record = CommitRecord | FenceRecord

@@ -188,6 +188,7 @@ INPUTS: Mapping[type, tuple[type, ...]] = MappingProxyType(
             inputs.Verified,
             inputs.SelfDecoded,
             inputs.EngineFailed,
+            inputs.KvPublished,
             *LOG_ANSWERS,
             inputs.Superseded,
             inputs.EventDelivered,
@@ -261,6 +262,7 @@ _VERIFIER_ANSWERED = _pairs(
     ((inputs.Verified,), ("drafting, scoring", "fenced")),
     ((inputs.SelfDecoded,), ("self-decoding, scoring", "fenced")),
     ((inputs.EngineFailed,), (*_both("scoring"), "fenced")),
+    ((inputs.KvPublished,), tuple(state for state in VERIFIER_STATES[5:])),  # asked for once a round was committed
     ((inputs.LogAppended, inputs.LogMoved, inputs.LogFenced), (*_both("appending"), "fenced")),
     ((inputs.LogRead,), ("opening, reading the log", "new", *_both("reading back"), "fenced")),
     ((inputs.LogUnanswered,), ("opening, reading the log", "new", *_both("appending", "reading back"), "fenced")),

@@ -467,3 +467,26 @@ def test_a_switch_that_was_carried_out_does_not_count_against_the_new_drafter() 
     bench.run()
     assert [each.drafter for each in bench.all_done(fx.SendAssignment)] == [D2, D2]
     assert bench.all_done(fx.ChooseDrafter)[-1].but == {D1}
+
+
+@pytest.mark.requirement("S6.9-resume")
+@pytest.mark.decision("D44-resume")
+def test_the_new_verifier_is_given_the_kv_that_the_last_valid_record_with_one_names() -> None:
+    bench = running((11, 12), (13,), (14,), (15,))
+    bench.log[1], bench.log[2] = replace(bench.log[1], kv="first"), replace(bench.log[2], kv="second")
+    bench.log += [FenceRecord(epoch=2), replace(bench.log[0], kv="void")]
+    bench.give(inputs.VerifierLost())
+    bench.run()
+    (opened,) = bench.all_done(fx.SendOpen)
+    assert opened.message.resume is not None
+    assert opened.message.resume.target_kv == "second" == bench.session.kv
+
+
+@pytest.mark.decision("D44-resume")
+def test_a_log_that_names_no_kv_leaves_the_member_out() -> None:
+    bench = running((11, 12))
+    bench.give(inputs.VerifierLost())
+    bench.run()
+    (opened,) = bench.all_done(fx.SendOpen)
+    assert opened.message.resume is not None
+    assert opened.message.resume.target_kv is None

@@ -19,10 +19,12 @@ from sdcp.machines.effects import (
     CancelTimer,
     CloseEngine,
     DrawRandom,
+    DropOlderKv,
     EndSession,
     FetchRows,
     FetchTokens,
     Prefill,
+    PublishKv,
     ReadLog,
     Refuse,
     ReplayVerdict,
@@ -34,6 +36,7 @@ from sdcp.machines.effects import (
 )
 from sdcp.machines.inputs import (
     DrafterAssigned,
+    KvPublished,
     LogAppended,
     LogFenced,
     LogMoved,
@@ -169,9 +172,12 @@ class World:
     load: int = 0
     logits: Any = field(default_factory=lambda: LOGITS)
     luck: deque[float] = field(default_factory=deque)
+    kv_interval: int = 0
 
     def __post_init__(self) -> None:
-        self.machine = VerifierSession(self.target, self.busy, enforces_fences=self.log.enforces)
+        self.machine = VerifierSession(
+            self.target, self.busy, enforces_fences=self.log.enforces, kv_interval=self.kv_interval
+        )
         self.queue: deque[Any] = deque()
         self.seen: list[Any] = []
         self.held: list[Any] = []
@@ -366,7 +372,7 @@ class World:
                 self.timers.pop(effect.name, None)
             case SendEvent():
                 self.events.append(effect.message)
-            case CloseEngine() | EndSession():
+            case CloseEngine() | EndSession() | DropOlderKv():
                 pass
             case ReplayVerdict():
                 assert effect.ref == LOG
@@ -386,6 +392,8 @@ class World:
                 return self.log.append(effect, self.load)
             case Prefill():
                 return Prefilled()
+            case PublishKv():
+                return KvPublished(effect.length, f"kv of {effect.length}")
             case FetchRows():
                 return RowsObtained(effect.round)
             case DrawRandom():

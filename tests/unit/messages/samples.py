@@ -78,6 +78,7 @@ COMMIT = st.builds(
     committed=U64,
     digest=HASH,
     proposed=maybe(U64),
+    kv=maybe(REF),
     accepted=maybe(U64),
     action=maybe(ACTION),
     m_cap=maybe(U64),
