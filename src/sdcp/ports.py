@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdcp.messages.contract import Sampling
+from sdcp.wire.kv_object import KvBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,25 @@ class Target(Engine, Protocol):
 
     def next_logits(self, session: bytes, prefix: Sequence[int], length: int) -> npt.NDArray[np.float32]:
         """Return the logits [V] after `prefix[:length]`, by a pass of one token: for checks, not for rounds (D32)."""
+        ...
+
+    @property
+    def kv_layout(self) -> str | None:
+        """The layout of KV that this engine gives and takes (`sdcp.wire.kv_object`); None: it shares none (D44)."""
+        ...
+
+    def export_kv(self, session: bytes, prefix: Sequence[int], length: int) -> KvBlock | None:
+        """Copy the KV of `prefix[:length]` out; None if the session holds less, as it does of the latest token."""
+        ...
+
+    def import_kv(
+        self, session: bytes, prefix: Sequence[int], length: int, block: KvBlock, *, empty_prompt: bool = False
+    ) -> int:
+        """Take up the KV of `prefix[:length]` for a session that holds less; return how many tokens that spares.
+
+        The block must have been checked: what its numbers say is believed. empty_prompt: as in PrefillJob. ValueError
+        if layout, length or shapes do not fit; Overloaded when no session more can hold KV.
+        """
         ...
 
 

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from sdcp.engines.digests import IDENTITY_TOKENIZER, file_digest
+from sdcp.engines.no_kv import NoKv
 from sdcp.engines.rounds import draft_row, fit, judge, sample
 from sdcp.errors import ConfigurationError, InvalidContent
 from sdcp.messages.contract import Sampling
@@ -59,7 +60,7 @@ class Bigram:
         return self._start if last is None or last >= len(self._logits) else self._logits[last]
 
 
-class BigramTarget(Bigram):
+class BigramTarget(NoKv, Bigram):
     """The reference model as target."""
 
     def __init__(self, path: Path, capacity: int = 1024) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sdcp.engines.causal import CausalModel
 from sdcp.engines.digests import model_digest
+from sdcp.engines.no_kv import NoKv
 from sdcp.engines.ragged import Piece, SessionKV
 from sdcp.engines.rounds import certain, draft_row, evaluated, judge, sample
 from sdcp.errors import ConfigurationError, InvalidContent, Overloaded
@@ -93,7 +94,7 @@ class _Transformers:
         return pending
 
 
-class TransformersTarget(_Transformers):
+class TransformersTarget(NoKv, _Transformers):
     """A target model.
 
     capacity: sessions that hold KV at once. device: "cpu", "cuda" or "cuda:1". precision: "auto", "float32",

@@ -20,9 +20,11 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from sdcp.machines.batcher import Batch, Batcher, Ticket
 from sdcp.ports import Drafter, DraftJob, DraftResult, PrefillJob, Target, VerifyJob, VerifyResult
+from sdcp.wire.kv_object import KvBlock
 
 Job: TypeAlias = PrefillJob | VerifyJob | DraftJob
 Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 
 WINDOW_S = 3.0
 """The load looks back this long."""
@@ -55,6 +57,18 @@ class Worker:
         """Score and judge a round. Cancelling ends the wait, not the round (D27)."""
         result, _ = await self._lane.round(job, len(job.tokens) + 1)
         return result
+
+    async def export_kv(self, session: bytes, prefix: Sequence[int], length: int) -> KvBlock | None:
+        """Copy KV out between two passes (`Target.export_kv`)."""
+        return await self._lane.between(lambda: self.target.export_kv(session, prefix, length))
+
+    async def import_kv(
+        self, session: bytes, prefix: Sequence[int], length: int, block: KvBlock, *, empty_prompt: bool = False
+    ) -> int:
+        """Take KV up between two passes; raises what the engine raises (`Target.import_kv`)."""
+        return await self._lane.between(
+            lambda: self.target.import_kv(session, prefix, length, block, empty_prompt=empty_prompt)
+        )
 
     def close(self, session: bytes) -> None:
         """Give the session's KV back once no job of it waits."""
@@ -133,6 +147,7 @@ class _Lane(Generic[Result]):
         self._waiting: dict[int, _Waiting] = {}
         self._closing: set[bytes] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._between: set[asyncio.Future[Any]] = set()
         self._driver: asyncio.Task[None] | None = None
         self._busy = _Busy(time.monotonic)
         self._counts = {"rounds": 0, "round_passes": 0, "round_tokens": 0, "prefill_passes": 0, "failures": 0}
@@ -167,6 +182,16 @@ class _Lane(Generic[Result]):
         self._closing.add(session)
         self._wake()
 
+    async def between(self, call: Callable[[], Answer]) -> Answer:
+        """Run a call in the engine's thread: after the pass that runs and before any handed in later.
+
+        Cancelling ends the wait, and the call if it has not begun; a session closed afterwards is closed after it.
+        """
+        future = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        self._between.add(future)
+        future.add_done_callback(self._between.discard)
+        return await future
+
     def busy_share(self) -> float:
         """Return the share of the last seconds that the engine worked, from 0 to 1."""
         return self._busy.share()
@@ -180,6 +205,7 @@ class _Lane(Generic[Result]):
         """Finish what waits and end the thread."""
         if self._driver is not None:
             await self._driver
+        await asyncio.gather(*self._between, return_exceptions=True)
         self._thread.shutdown()
 
     def _enrol(self, job: Job, size: int) -> _Waiting:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdcp.engines.digests import IDENTITY_TOKENIZER
+from sdcp.engines.no_kv import NoKv
 from sdcp.engines.rounds import draft_row, judge
 from sdcp.errors import Overloaded
 from sdcp.messages.contract import Sampling
@@ -62,7 +63,7 @@ class Table:
         return found
 
 
-class TableTarget:
+class TableTarget(NoKv):
     """A table as target. While `broken`, it scores nothing."""
 
     context: int | None = None
