@@ -9,6 +9,19 @@ from hypothesis import strategies as st
 
 from sdcp.messages.contract import Action, Contract, ContractSampling, Sampling
 from sdcp.messages.lease import MAX_TTL_MS, Lease
+from sdcp.messages.manifest import (
+    ACCEPTED,
+    DROPPED,
+    SENT,
+    AssignedRecord,
+    EndRecord,
+    OpenedRecord,
+    PolicyRecord,
+    PromptRecord,
+    RequestRecord,
+    TakenRecord,
+    WithdrawnRecord,
+)
 from sdcp.messages.output import Event, Output
 from sdcp.messages.record import CommitRecord, FenceRecord
 from sdcp.messages.request import GenerationRequest, Location, ProfileChange
@@ -87,6 +100,17 @@ COMMIT = st.builds(
     g=maybe(U64),
     j=maybe(U64),
 )
+REQUEST = st.builds(
+    GenerationRequest,
+    request=SESSION,
+    prompt=TOKENS,
+    max_new=U64,
+    stop=TOKENS,
+    rule=U64,
+    sampling=maybe(sampling()),
+    tokenizer=maybe(HASH),
+    target=maybe(HASH),
+)
 
 MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     Contract: CONTRACT,
@@ -164,20 +188,49 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     Policy: st.builds(Policy, session=SESSION, from_round=U64, sampling=sampling()),
     CommitRecord: COMMIT,
     FenceRecord: st.builds(FenceRecord, epoch=U64),
-    GenerationRequest: st.builds(
-        GenerationRequest,
-        request=SESSION,
-        prompt=TOKENS,
-        max_new=U64,
-        stop=TOKENS,
-        rule=U64,
-        sampling=maybe(sampling()),
-        tokenizer=maybe(HASH),
-        target=maybe(HASH),
-    ),
+    GenerationRequest: REQUEST,
     Location: st.builds(Location, session=SESSION, epoch=U64, verifier=REF, ended=maybe(ACTION), tokens=maybe(TOKENS)),
     ProfileChange: st.builds(ProfileChange, sampling=sampling(), from_round=maybe(U64)),
     Lease: st.builds(Lease, objects=st.lists(REF, max_size=4).map(tuple), ttl_ms=st.integers(1, MAX_TTL_MS)),
+    RequestRecord: st.builds(
+        RequestRecord,
+        epoch=U64,
+        round=U64,
+        router=REF,
+        life=SESSION,
+        owner=REF,
+        session=SESSION,
+        contract=CONTRACT,
+        commit_log=REF,
+        request=REQUEST,
+        prompt_length=U64,
+    ),
+    PromptRecord: st.builds(PromptRecord, epoch=U64, round=U64, tokens=TOKENS),
+    TakenRecord: st.builds(TakenRecord, epoch=U64, round=U64, router=REF, life=SESSION),
+    OpenedRecord: st.builds(OpenedRecord, epoch=U64, round=U64, verifier=REF, prompt=maybe(REF), resume=maybe(RESUME)),
+    AssignedRecord: st.builds(
+        AssignedRecord,
+        epoch=U64,
+        round=U64,
+        verifier=REF,
+        drafter=REF,
+        prompt=maybe(REF),
+        sampling=maybe(sampling()),
+        committed=U64,
+        digest=HASH,
+        committed_tokens=maybe(REF),
+        m_init=U64,
+    ),
+    PolicyRecord: st.builds(
+        PolicyRecord,
+        epoch=U64,
+        round=U64,
+        stage=st.sampled_from([SENT, ACCEPTED, DROPPED]),
+        from_round=U64,
+        sampling=sampling(),
+    ),
+    WithdrawnRecord: st.builds(WithdrawnRecord, epoch=U64, round=U64),
+    EndRecord: st.builds(EndRecord, epoch=U64, round=U64, ended=ACTION, committed=U64),
 }
 
 
