@@ -87,6 +87,7 @@ CACHE_RESOURCES = (
     Resource("GET logs/{name}", _allowed(ROUTER, VERIFIER), gives=CBOR_SEQ),
     Resource("PUT leases/{lease}", _EVERYBODY, Lease, takes=(CBOR, SDCP_CBOR)),
     Resource("DELETE leases/{lease}", _EVERYBODY),
+    Resource("POST host-memory", _EVERYBODY, takes=(ANY,), gives=CBOR),  # a ticket for a process of the same host (D40)
     # Names that a router does not know yet: after a restart (D45), or for an operator.
     Resource("GET objects", _allowed(ROUTER), gives=CBOR),
     Resource("GET logs", _allowed(ROUTER), gives=CBOR),

@@ -10,12 +10,14 @@ Not here: keeping anything (`sdcp.stores.durable`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from sdcp.errors import (
+    BodyTooLarge,
     Forbidden,
     InternalFault,
     MalformedBody,
@@ -28,8 +30,9 @@ from sdcp.errors import (
 )
 from sdcp.http.dispatch import dispatcher, no_content, receive
 from sdcp.http.exchange import Request, Response
-from sdcp.http.identity import ROUTER
+from sdcp.http.identity import ROUTER, Peer
 from sdcp.http.resources import CACHE_RESOURCES, CBOR, CBOR_SEQ, OCTETS, Parameters, Table
+from sdcp.messages.host_memory import LEASE, SegmentRequest
 from sdcp.messages.lease import Lease
 from sdcp.messages.listing import MOST_ENTRIES, ListedEntry, Listing
 from sdcp.ports import (
@@ -42,11 +45,13 @@ from sdcp.ports import (
     StoreUnavailableError,
 )
 from sdcp.roles.config import CacheSettings
+from sdcp.roles.host_memory import HostMemory
 from sdcp.roles.preconditions import expected_version, tag, unchanged, wanted_part
 from sdcp.roles.process import Context
 from sdcp.roles.telemetry import Metrics
 from sdcp.stores.durable import DurableStore
-from sdcp.stores.store import NAME, LogDamagedError, Store
+from sdcp.stores.sealed import Sealed
+from sdcp.stores.store import NAME, LogDamagedError, SharedStore, Store
 
 MAX_APPEND = 1 << 20  # a commit record of 65 tokens has less than a thousandth of it
 MAX_LEASE = 1 << 20
@@ -72,18 +77,38 @@ async def make(context: Context[CacheSettings]) -> CacheRole:
         sync_objects=settings.store.sync_objects,
         log_retention_s=settings.store.log_retention_s,
     )
-    base_path = urlsplit(settings.server.base_uri or "").path
-    return CacheRole(store, context.metrics, base_path=base_path, body_bytes=settings.limits.body_bytes)
+    return CacheRole(
+        store,
+        context.metrics,
+        base_path=urlsplit(settings.server.base_uri or "").path,
+        body_bytes=settings.limits.body_bytes,
+        host_memory=settings.store.directory / "host-memory" if settings.store.host_memory else None,
+    )
 
 
 class CacheRole:
     """The role: `start`, `handle`, `drain` (`sdcp.roles.process.Role`)."""
 
     def __init__(
-        self, store: Store, metrics: Metrics, *, base_path: str = "/", body_bytes: int, sweep_s: float = SWEEP_S
+        self,
+        store: Store,
+        metrics: Metrics,
+        *,
+        base_path: str = "/",
+        body_bytes: int,
+        sweep_s: float = SWEEP_S,
+        host_memory: Path | None = None,
     ) -> None:
-        """`store` is closed by `drain`. `body_bytes` bounds an object. Leases end at most `sweep_s` late on disk."""
+        """`store` is closed by `drain`. `body_bytes` bounds an object. Leases end at most `sweep_s` late on disk.
+
+        `host_memory` is a folder of our own for the socket over which processes of this host share segments (D40).
+        """
         self._store = store
+        self._host_memory = (
+            HostMemory(host_memory, self._segment, largest=body_bytes)
+            if host_memory is not None and isinstance(store, SharedStore)
+            else None
+        )
         self._metrics = metrics
         self._body_bytes = body_bytes
         self._sweep_s = sweep_s
@@ -105,6 +130,7 @@ class CacheRole:
                 "GET objects": partial(self._list, "objects"),
                 "GET logs": partial(self._list, "logs"),
                 "GET leases": partial(self._list, "leases"),
+                "POST host-memory": self._give_ticket,
             },
         )
         for figure in store.figures():
@@ -113,15 +139,23 @@ class CacheRole:
     async def start(self, base_uri: str) -> None:
         """Begin to let expired leases and old logs go."""
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        if self._host_memory is not None:
+            self._host_memory.start()
 
     async def handle(self, request: Request) -> Response:
         """Answer one request. Raises ProblemError."""
+        with self._admitted():
+            return await self._dispatch(request)
+
+    @contextmanager
+    def _admitted(self) -> Iterator[None]:
+        """One request under way, over TLS or from this host. Raises ProblemError for all that a store raises."""
         if self._closing:
             raise Overloaded("this cache is going down; ask again in a moment")
         self._under_way += 1
         self._idle.clear()
         try:
-            return await self._dispatch(request)
+            yield
         except tuple(_PROBLEMS) as refusal:
             raise _PROBLEMS[type(refusal)](str(refusal)) from refusal
         finally:
@@ -135,6 +169,8 @@ class CacheRole:
             self._sweeping.cancel()
             with suppress(asyncio.CancelledError):
                 await self._sweeping
+        if self._host_memory is not None:
+            await self._host_memory.close()
         while self._under_way:
             await self._idle.wait()
         self._closing = True
@@ -149,6 +185,7 @@ class CacheRole:
         body = await request.body(self._body_bytes)
         with self._metrics.time("put"):
             info, created = await self._store.put(name, body, request.peer.name)
+        self._count("put", "tls", len(body))
         return Response(201 if created else 200, (("etag", tag(info.version)),))
 
     async def _get_object(self, request: Request, parameters: Parameters) -> Response:
@@ -162,6 +199,7 @@ class CacheRole:
             return _head(OCTETS, info.version, info.size)
         with self._metrics.time("get"):
             info, data = await self._store.get(name)  # it may be another by now: tag and range are of what is sent
+        self._count("get", "tls", len(data))
         return _octets(request, OCTETS, info.version, memoryview(data))
 
     async def _delete_object(self, request: Request, parameters: Parameters) -> Response:
@@ -171,6 +209,40 @@ class CacheRole:
             raise Forbidden("an object is deleted by who created it, or by a router")
         await self._store.delete(name)
         return no_content()
+
+    # -- host memory (D40) --------------------------------------------------------------------------------------------
+
+    async def _give_ticket(self, request: Request, parameters: Parameters) -> Response:
+        if self._host_memory is None:
+            raise UnknownResource("this cache shares no memory with processes of its host")
+        return Response(200, (("content-type", CBOR),), self._host_memory.ticket(request.peer).encode())
+
+    async def _segment(self, peer: Peer, request: SegmentRequest, segment: Sealed | None) -> tuple[int, Sealed | None]:
+        """See `sdcp.roles.host_memory.Perform`."""
+        with self._admitted():
+            assert isinstance(self._store, SharedStore)
+            if segment is not None:
+                size = segment.size
+                with self._metrics.time("put_host_memory"):
+                    _, created = await self._store.put_sealed(request.name, segment, peer.name)
+                self._count("put", "host_memory", size)
+                return 201 if created else 200, None
+            if request.do == LEASE:
+                await self._store.take_lease(request.name, peer.name, request.objects or (), request.ttl_ms or 1)
+                return 204, None
+            with self._metrics.time("get_host_memory"):
+                info, found = await self._store.get_sealed(request.name)
+            if info.size > request.size:
+                found.close()
+                raise BodyTooLarge(
+                    f"object {request.name!r} has {info.size} octets, and at most {request.size} are read"
+                )
+            self._count("get", "host_memory", info.size)
+            return 200, found
+
+    def _count(self, what: str, way: str, octets: int) -> None:
+        self._metrics.count(f"{what}_{way}")
+        self._metrics.count(f"{what}_{way}_octets", octets)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 

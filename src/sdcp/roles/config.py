@@ -147,6 +147,9 @@ class CachePrefixes(Section):
     """`[cache]`: the caches whose objects and logs may be used (D11). New logs and objects go to the first."""
 
     prefixes: tuple[BaseUri, ...] = Field(min_length=1, description="Base URIs of caches.")
+    host_memory: bool = Field(
+        True, description="Share objects with caches of this host as sealed memory where they offer it (D40)."
+    )
 
 
 class Routers(Section):
@@ -189,6 +192,23 @@ class VerifierLimits(ReportingLimits):
     busy_load: int = Field(90, ge=0, le=100, description="Load from which m_cap is not raised and is cut (6.5.1).")
     busy_cap: int = Field(4, ge=1, le=64, description="What m_cap is cut to from that load on (6.5.1).")
     fetch_ms: int = Field(5_000, ge=1, description="Deadline for objects named by peers (D11).")
+
+
+class Kv(Section):
+    """`[kv]` of a verifier: target KV in the cache, for takeovers and for prompts that begin alike."""
+
+    group_key: FilePath | None = Field(
+        None,
+        description="File of at least 32 random octets, the same for all verifiers of a group; KV is published, and "
+        "loaded, only under a tag of this key (D44). Absent: neither. transformers only.",
+    )
+    interval: int = Field(
+        256, ge=0, description="Publish a session's KV after every so many committed tokens; 0: never."
+    )
+    prompt_min: int = Field(
+        512, ge=0, description="Publish, and look for, KV of a prompt's first tokens from so many on; 0: never."
+    )
+    object_ms: int = Field(5_000, ge=1, description="Deadline for one KV object, to or from the cache.")
 
 
 class DrafterLimits(ReportingLimits):
@@ -240,6 +260,9 @@ class Store(Section):
     directory: FilePath = Field(description="Folder of the durable level.")
     memory_bytes: int = Field(256 << 20, ge=0, description="Octets of objects kept in memory.")
     disk_bytes: int = Field(8 << 30, ge=1 << 16, description="Octets of objects and logs on disk.")
+    host_memory: bool = Field(
+        True, description="Share objects with processes of this host and user as sealed memory (D40, Linux)."
+    )
     sync_objects: bool = Field(
         False, description="Sync each object too (logs always are); else a power cut may lose the last ones, whole."
     )
@@ -277,6 +300,7 @@ class VerifierSettings(RoleSettings):
     cache: CachePrefixes
     routers: Routers = Routers()
     limits: VerifierLimits = VerifierLimits()
+    kv: Kv = Kv()
 
 
 class DrafterSettings(RoleSettings):

@@ -14,6 +14,7 @@ import re
 import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from urllib.parse import urlencode
 
 from sdcp.errors import ConfigurationError, Conflict, MalformedBody
@@ -21,6 +22,7 @@ from sdcp.http.client import Answer, Client
 from sdcp.http.faults import AnswerTooLarge, TransportError
 from sdcp.http.identity import CACHE, normalize_uri
 from sdcp.http.resources import CBOR, CBOR_SEQ, OCTETS, url
+from sdcp.messages.host_memory import Ticket
 from sdcp.messages.lease import Lease
 from sdcp.messages.listing import MOST_ENTRIES, ListedEntry, Listing
 from sdcp.ports import (
@@ -33,8 +35,12 @@ from sdcp.ports import (
     StoreFullError,
     StoreUnavailableError,
 )
+from sdcp.stores.host_memory import HostMemory
 from sdcp.stores.store import NAME
 from sdcp.wire.problem import decode_problem
+
+SHARED_FROM = 64 << 10
+"""Octets from which an object is handed over in memory of this host (`bench/rows.py`); smaller ones go by TLS."""
 
 MAX_LOG = 64 << 20
 _MAX_LISTING = 8 << 20
@@ -47,17 +53,33 @@ class RemoteCache:
     """`sdcp.ports.Cache` over HTTP. `client` is shared, and closed by who made it."""
 
     def __init__(
-        self, client: Client, prefixes: Sequence[str], *, deadline_s: float = 5.0, expect_role: str | None = CACHE
+        self,
+        client: Client,
+        prefixes: Sequence[str],
+        *,
+        deadline_s: float = 5.0,
+        expect_role: str | None = CACHE,
+        host_memory: bool = True,
     ) -> None:
         """`prefixes` are base URIs of caches; `deadline_s` covers each call with all its tries.
 
-        `expect_role` is the role that the servers' certificates must bear. Raises ConfigurationError.
+        `expect_role` is the role that the servers' certificates must bear; `host_memory`: use that of the caches of
+        this host. Raises ConfigurationError.
         """
         self._client = client
         self._deadline_s = deadline_s
         self._expect_role = expect_role
         self._prefixes = tuple(_prefix(prefix) for prefix in prefixes)
+        self._host_memory = {
+            prefix: HostMemory(partial(self._take_ticket, prefix), deadline_s=deadline_s)
+            for prefix in (self._prefixes if host_memory else ())
+        }
         self._leased: dict[str, tuple[str, ...]] = {}  # which caches know of a lease; most often one
+
+    def close(self) -> None:
+        """Give back what is shared with caches of this host; idempotent."""
+        for host_memory in self._host_memory.values():
+            host_memory.close()
 
     def allows(self, ref: str) -> bool:
         """See `Cache.allows`."""
@@ -71,7 +93,11 @@ class RemoteCache:
 
     async def fetch(self, ref: str, *, at_most: int) -> bytes | memoryview:
         """See `Cache.fetch`. What is returned is one buffer, never copied after it was put together."""
-        target = url(*self._required(ref, "objects"))
+        prefix, path, name = self._required(ref, "objects")
+        shared = await self._fetch_shared(ref, prefix, name, at_most)
+        if shared is not None:
+            return shared
+        target = url(prefix, path, name)
         limit = max(at_most, _MAX_PROBLEM)  # a refusal may be longer than the object would be
         answer = await self._call("GET", target, [("accept", OCTETS)], idempotent=True, objects=True, max_bytes=limit)
         if answer.status == 404:
@@ -84,7 +110,10 @@ class RemoteCache:
 
     async def create(self, data: bytes | memoryview, *, name: str | None = None) -> str:
         """See `Cache.create`."""
-        target = self.ref_of("objects", name or f"o{secrets.token_urlsafe(_NAME_OCTETS)}")
+        name = name or f"o{secrets.token_urlsafe(_NAME_OCTETS)}"
+        target = self.ref_of("objects", name)
+        if await self._create_shared(name, data):
+            return target
         answer = await self._call("PUT", target, [("content-type", OCTETS)], data, idempotent=True, objects=True)
         if answer.status in (413, 507):
             raise StoreFullError(_detail(answer))
@@ -93,6 +122,34 @@ class RemoteCache:
         if answer.status not in (200, 201):
             raise _unavailable(target, answer)
         return target
+
+    async def _fetch_shared(self, ref: str, prefix: str, name: str, at_most: int) -> memoryview | None:
+        """What lies in memory of this host; None: ask by TLS."""
+        host_memory = self._host_memory.get(prefix)
+        if host_memory is None or at_most < SHARED_FROM:
+            return None
+        found = await host_memory.get(name, at_most)
+        if found is None:
+            return None
+        reply, view = found
+        if reply.status == 404:
+            raise ObjectMissingError(f"{ref} is absent or was evicted")
+        if reply.status == 413:
+            raise ValueError(f"{ref} does not fit: {reply.detail}")
+        return view
+
+    async def _create_shared(self, name: str, data: bytes | memoryview) -> bool:
+        """Create an object in memory of this host; False: it was not, or that is not known."""
+        host_memory = self._host_memory.get(self._prefixes[0])
+        octets = memoryview(data).cast("B")
+        if host_memory is None or len(octets) < SHARED_FROM:
+            return False
+        reply = await host_memory.put(name, octets)
+        return reply is not None and reply.status in (200, 201)  # TLS words a refusal better, and is refused as soon
+
+    async def _take_ticket(self, prefix: str) -> Ticket | None:
+        answer = await self._call("POST", url(prefix, "host-memory"), [("accept", CBOR)], idempotent=True)
+        return Ticket.decode(answer.body) if answer.status == 200 else None
 
     async def delete(self, ref: str) -> None:
         """See `Cache.delete`."""
@@ -119,7 +176,12 @@ class RemoteCache:
                     await self.release(lease)
             raise
 
-    async def _lease_at(self, prefix: str, lease: str, names: Iterable[str], ttl_ms: int) -> None:
+    async def _lease_at(self, prefix: str, lease: str, names: Sequence[str], ttl_ms: int) -> None:
+        host_memory = self._host_memory.get(prefix)
+        if host_memory is not None:
+            reply = await host_memory.lease(lease, names, ttl_ms)
+            if reply is not None and reply.status == 204:
+                return
         target = url(prefix, "leases/{lease}", lease)
         body = Lease(objects=tuple(names), ttl_ms=ttl_ms).encode()
         answer = await self._call("PUT", target, [("content-type", CBOR)], body, idempotent=True)
