@@ -52,7 +52,12 @@ def advance(epochs: Epochs, data: bytes) -> Epochs:
     LogFencedError: a commit record below the highest fence, or a fence that is not above every epoch before it.
     MalformedBody: not a CBOR sequence of at least one record, or one that ends inside a record.
     """
-    return follow(epochs, _recognized(data) or _records(data))
+    return follow(epochs, epochs_of(data))
+
+
+def epochs_of(data: bytes) -> Iterable[tuple[int, bool]]:
+    """Of each record its epoch, and whether it is a commit record. MalformedBody, at the latest when iterated."""
+    return _recognized(data) or _records(data)
 
 
 def follow(epochs: Epochs, records: Iterable[tuple[int, bool]]) -> Epochs:

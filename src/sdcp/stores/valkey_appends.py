@@ -1,0 +1,106 @@
+"""Appends on their way to a Valkey or Redis server: those that wait at the same time travel together (D43)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import valkey.exceptions as faults
+
+from sdcp.ports import StoreUnavailableError
+from sdcp.stores.valkey_server import Argument, Server
+
+_TOGETHER = 512  # appends that travel together
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    command: tuple[Argument, ...]
+    answer: asyncio.Future[list[Any]]
+
+
+class Appends:
+    """Those that came while others travelled travel next, and share the server's sync.
+
+    None is sent twice, but one for which the server did not know the script, and which therefore was not done.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._queue: list[_Waiting] = []
+        self._travelling: asyncio.Task[None] | None = None
+
+    async def append(self, *arguments: Argument) -> list[Any]:
+        """Carry an operation of the script out; return its answer. StoreUnavailableError, StoreFullError."""
+        waiting = _Waiting(self._server.script(*arguments), asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
+        if self._travelling is None:
+            self._travelling = asyncio.create_task(self._travel())
+        try:
+            async with asyncio.timeout(self._server.deadline_s):
+                return await waiting.answer  # cancelled at the deadline: if it was not sent by then, it will not be
+        except TimeoutError as late:
+            raise await self._server.translated(late) from None
+
+    async def close(self) -> None:
+        """Wait for nothing: those under way are unanswered."""
+        if self._travelling is not None:
+            self._travelling.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._travelling
+
+    async def _travel(self) -> None:
+        batch: list[_Waiting] = []
+        try:
+            while self._queue:
+                batch = [waiting for waiting in self._queue[:_TOGETHER] if not waiting.answer.done()]
+                del self._queue[:_TOGETHER]
+                await self._send(batch)
+        finally:
+            self._travelling = None
+            for waiting in (*batch, *self._queue):
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(StoreUnavailableError("the cache was closed"))
+            self._queue.clear()
+
+    async def _send(self, batch: Sequence[_Waiting]) -> None:
+        pipeline = self._server.pipeline()
+        for waiting in batch:
+            pipeline.execute_command(*waiting.command)
+        replicas = self._server.address.replicas
+        if replicas:
+            half_ms = int(self._server.deadline_s * 500)  # so that it answers before the deadline
+            pipeline.execute_command("WAITAOF", 1, replicas, half_ms)
+        try:
+            async with asyncio.timeout(self._server.deadline_s):
+                answers = await pipeline.execute(raise_on_error=False)
+        except (faults.ValkeyError, OSError) as fault:
+            answers = [fault] * len(batch)
+        else:
+            if replicas:
+                answers = covered(answers[:-1], answers[-1], replicas)
+        for waiting, answer in zip(batch, answers, strict=True):
+            await self._answer(waiting, answer)
+
+    async def _answer(self, waiting: _Waiting, answer: Any) -> None:
+        if waiting.answer.done():
+            return
+        if isinstance(answer, faults.NoScriptError):
+            with suppress(faults.ValkeyError, OSError):
+                await self._server.load()
+            self._queue.append(waiting)
+        elif isinstance(answer, Exception):
+            waiting.answer.set_exception(await self._server.translated(answer))
+        else:
+            waiting.answer.set_result(answer)
+
+
+def covered(answers: Sequence[Any], synced: Any, replicas: int) -> list[Any]:
+    """The answers, with a fault for each append that by WAITAOF (`synced`) too few replicas have on their disks."""
+    if not isinstance(synced, Exception) and synced[1] >= replicas:
+        return list(answers)
+    late = faults.ValkeyError(f"done, but fewer than {replicas} replicas have it on their disks in time")
+    return [late if isinstance(answer, list) and answer[0] == b"done" else answer for answer in answers]
