@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sdcp.errors import ProblemError
+from sdcp.machines.history import History
 from sdcp.messages.contract import Contract, Sampling
 from sdcp.messages.fields import Message
+from sdcp.messages.manifest import ManifestRecord
 from sdcp.messages.output import Event
 from sdcp.messages.round import Assignment, Proposal
 from sdcp.messages.session import Policy, SessionOpen, SessionState
@@ -55,7 +57,7 @@ class Prefill:
     `empty_prompt`: P = 0, so the engine conditions on BOS, also where output is committed already (D26).
     """
 
-    prefix: Sequence[int]
+    prefix: History
     kv: str | None
     empty_prompt: bool = False
 
@@ -116,7 +118,7 @@ class PublishKv:
     It is done beside the rounds, and none waits for it.
     """
 
-    prefix: Sequence[int]
+    prefix: History
     length: int
 
 
@@ -306,3 +308,28 @@ class StoreTokens:
     """Write an object of one token array and lease it until the session ends (D20)."""
 
     tokens: tuple[int, ...]
+
+
+# ---- the manifest of a router session (D45) -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Write a record into the session's manifest. It never leaves the machines: `KeptSession` turns it into appends."""
+
+    record: ManifestRecord
+
+
+@dataclass(frozen=True, slots=True)
+class AppendManifest(AppendLog):
+    """The same as AppendLog for the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadManifest(ReadLog):
+    """The same as ReadLog for the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Another life of a router has the session: touch nothing of it any more, its objects neither."""

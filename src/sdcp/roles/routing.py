@@ -1,7 +1,8 @@
 """One session at a router: its machine, its driver, and how the machine's effects are carried out (6.1, 6.9).
 
 The objects that a session needs, its prompt when that is long and its committed tokens, are written and leased here
-until the session ends (D20); then lease and objects go.
+until the session ends (D20); then lease and objects go. The KV object of a verifier that was lost is leased while the
+session opens at another one, and goes when a newer one takes its place or the session ends (D44).
 
 Not here: the sessions together and who is alive (`sdcp.roles.router`).
 """
@@ -12,7 +13,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sdcp.http.identity import DRAFTER, VERIFIER
@@ -49,8 +50,9 @@ from sdcp.machines.inputs import (
 )
 from sdcp.machines.roster import Roster
 from sdcp.machines.router import RouterSession
+from sdcp.messages.fields import Message
 from sdcp.messages.request import GenerationRequest
-from sdcp.messages.session import SessionState
+from sdcp.messages.session import SessionOpen, SessionState
 from sdcp.ports import (
     Cache,
     ObjectMissingError,
@@ -59,6 +61,7 @@ from sdcp.ports import (
 )
 from sdcp.roles.drive import Driver
 from sdcp.roles.logs import append_log, read_log
+from sdcp.roles.objects import is_kv_of
 from sdcp.roles.peers import Peers, RefusedError, UnansweredError
 from sdcp.roles.telemetry import Metrics
 from sdcp.wire import cbor
@@ -98,6 +101,9 @@ class RoutingSession:
         self._equipment = equipment
         self._lease = f"{encode_id(machine.session)}-{secrets.token_hex(8)}"
         self._objects: list[str] = []
+        self._kv: str | None = None  # what the last open referred to
+        self._kv_leased = False
+        self._kv_left: set[str] = set()  # to delete once more when no verifier's lease is on them any longer
         self._epoch = machine.epoch
         self._driver = Driver(
             self,
@@ -137,9 +143,17 @@ class RoutingSession:
 
     async def renew(self) -> None:
         """Keep the objects of a living session."""
+        cache = self._equipment.cache
         if self._objects and self.ended_ms is None:
             with suppress(*CACHE_FAULTS):
-                await self._equipment.cache.lease(self._lease, self._objects, LEASE_MS)
+                await cache.lease(self._lease, self._objects, LEASE_MS)
+        if self._kv_leased and self._kv is not None:
+            with suppress(*CACHE_FAULTS):
+                await cache.lease(self._kv_lease, [self._kv], LEASE_MS)
+        if self.ended_ms is not None and self._equipment.now_ms() - self.ended_ms > LEASE_MS:
+            left, self._kv_left = self._kv_left, set()
+            for ref in left:
+                await self._delete_kv(ref)
 
     async def settled(self) -> None:
         """Wait until nothing is under way."""
@@ -163,7 +177,10 @@ class RoutingSession:
     # ---- peers -------------------------------------------------------------------------------------------------------
 
     async def _send_open(self, effect: SendOpen) -> object:
-        return await self._state(effect, "POST", url(effect.verifier, "sessions"), OPEN_S)
+        offered = await self._offer_kv(effect.message)
+        answer = await self._state(effect, "POST", url(effect.verifier, "sessions"), OPEN_S, offered)
+        await self._release_kv()
+        return answer
 
     async def _send_drafter(self, effect: SendDrafter) -> object:
         path = url(effect.verifier, "sessions/{id}/drafter", encode_id(effect.message.session))
@@ -174,11 +191,16 @@ class RoutingSession:
         return await self._state(effect, "POST", path, ASK_S)
 
     async def _state(
-        self, effect: SendOpen | SendDrafter | SendPolicy, method: str, target: str, deadline_s: float
+        self,
+        effect: SendOpen | SendDrafter | SendPolicy,
+        method: str,
+        target: str,
+        deadline_s: float,
+        message: Message | None = None,
     ) -> StateReceived | VerifierRefused | VerifierUnanswered:
         try:
             state = await self._equipment.peers.ask(
-                method, target, SessionState, effect.message, role=VERIFIER, deadline_s=deadline_s
+                method, target, SessionState, message or effect.message, role=VERIFIER, deadline_s=deadline_s
             )
         except RefusedError as refusal:
             return VerifierRefused(refusal.error, effect)
@@ -228,11 +250,49 @@ class RoutingSession:
     async def _read(self, effect: ReadLog) -> LogRead | LogUnanswered:
         return await read_log(self._equipment.cache, effect)
 
+    # ---- the KV of a verifier that was lost (6.9, D44) ---------------------------------------------------------------
+
+    @property
+    def _kv_lease(self) -> str:
+        return f"{self._lease}-kv"
+
+    async def _offer_kv(self, message: SessionOpen) -> SessionOpen:
+        """Lease the KV that an open refers to; what has gone, or nobody can tell, the open does without."""
+        resume = message.resume
+        if resume is None or resume.target_kv is None:
+            return message
+        if self._kv is not None and self._kv != resume.target_kv:
+            await self._delete_kv(self._kv)
+        self._kv = resume.target_kv
+        try:
+            await self._equipment.cache.lease(self._kv_lease, [self._kv], LEASE_MS)
+        except (*CACHE_FAULTS, ValueError):
+            return replace(message, resume=replace(resume, target_kv=None))
+        self._kv_leased = True
+        return message
+
+    async def _release_kv(self) -> None:
+        if self._kv_leased:
+            self._kv_leased = False
+            with suppress(*CACHE_FAULTS):
+                await self._equipment.cache.release(self._kv_lease)
+
+    async def _delete_kv(self, ref: str) -> None:
+        """Only what is this session's: a log is written by others. What its verifier leases stays until then."""
+        cache = self._equipment.cache
+        if cache.allows(ref) and is_kv_of(self.machine.session, ref):
+            with suppress(*CACHE_FAULTS):
+                await cache.delete(ref)
+
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     async def _end(self, _: EndSession) -> None:
         self.ended_ms = self._equipment.now_ms()
         await self._let_go()
+        await self._release_kv()
+        self._kv_left = {ref for ref in (self._kv, self.machine.kv) if ref is not None}
+        for ref in tuple(self._kv_left):
+            await self._delete_kv(ref)
 
     async def _let_go(self) -> None:
         """Release the lease, delete the objects; what the cache will not do now, time does."""

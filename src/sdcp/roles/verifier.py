@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from sdcp.engines.registry import load_target
 from sdcp.engines.worker import Worker
-from sdcp.errors import InvalidContent, MalformedBody, Overloaded, ProblemError
+from sdcp.errors import ConfigurationError, InvalidContent, MalformedBody, Overloaded, ProblemError
 from sdcp.http.client import Client
 from sdcp.http.dispatch import answer, dispatcher, receive
 from sdcp.http.exchange import Request, Response
@@ -34,7 +34,8 @@ from sdcp.messages.round import Assignment, Proposal
 from sdcp.messages.session import Policy, SessionOpen
 from sdcp.messages.status import VERIFIER, Status
 from sdcp.ports import Cache, Target
-from sdcp.roles.config import VerifierSettings
+from sdcp.roles.config import Kv, VerifierSettings
+from sdcp.roles.kv import KvExchange, KvPolicy
 from sdcp.roles.peers import Peers
 from sdcp.roles.prefer import wait_ms
 from sdcp.roles.process import Context
@@ -43,6 +44,7 @@ from sdcp.roles.sessions import Sessions
 from sdcp.roles.telemetry import Metrics
 from sdcp.roles.verifying import Equipment, VerifyingSession
 from sdcp.stores.remote import RemoteCache
+from sdcp.wire.kv_object import LEAST_KEY
 
 _GONE_MS = 1
 _EVENT_GRACE_S = 2.0
@@ -53,7 +55,10 @@ async def make(context: Context[VerifierSettings]) -> VerifierRole:
     """Load the model of the settings and connect to nothing yet. Raises ConfigurationError."""
     settings = context.settings
     model, limits = settings.model, settings.limits
+    kv = _kv_policy(settings.kv)  # before the model, which may take minutes
     target = load_target(model.engine, model.path, model.tokenizer, **model.options())
+    if kv is not None and target.kv_layout is None:
+        raise ConfigurationError(f"[kv] group_key: the engine {model.engine} has no KV to share; remove the section")
     client = context.client()
     return VerifierRole(
         target,
@@ -73,6 +78,7 @@ async def make(context: Context[VerifierSettings]) -> VerifierRole:
             body_bytes=limits.body_bytes,
             match_host=settings.tls.match_host,
             base_path=urlsplit(settings.server.base_uri or "").path,
+            kv=kv,
         ),
         context.metrics,
         context.report,
@@ -83,7 +89,8 @@ async def make(context: Context[VerifierSettings]) -> VerifierRole:
 class VerifierFacts:
     """The settings of a verifier, as plain values; names and units as in `sdcp.roles.config`.
 
-    `enforces_fences`: whether the logs' store refuses appends below a fence by itself (6.8).
+    `enforces_fences`: whether the logs' store refuses appends below a fence by itself (6.8). `kv`: None unless KV is
+    published and loaded (D44), which takes a target with a `kv_layout`.
     """
 
     routers: tuple[str, ...] = ()
@@ -99,6 +106,7 @@ class VerifierFacts:
     body_bytes: int = 16 << 20
     match_host: bool = False
     base_path: str = ""
+    kv: KvPolicy | None = None
     enforces_fences: bool = True
 
 
@@ -140,6 +148,7 @@ class VerifierRole:
         self._base_uri = ""
         self._draining = False
         self._reporter = StatusReporter(self._peers, facts.routers, self.status)
+        self._kv = None if facts.kv is None else KvExchange(self._worker, cache, metrics, facts.kv, report)
         self._equipment = Equipment(
             worker=self._worker,
             cache=cache,
@@ -147,6 +156,7 @@ class VerifierRole:
             metrics=metrics,
             fetch_s=facts.fetch_s,
             report=report,
+            kv=self._kv,
         )
         self._dispatch = dispatcher(
             Table(VERIFIER_RESOURCES, facts.base_path),
@@ -166,6 +176,8 @@ class VerifierRole:
         """Peers know us as `base_uri`: begin to report status."""
         self._base_uri = base_uri
         self._reporter.start()
+        if self._kv is not None:
+            self._kv.start()
 
     async def handle(self, request: Request) -> Response:
         """Answer one request. Raises ProblemError. Refusals are counted by type, outside Table 2 by status."""
@@ -187,6 +199,8 @@ class VerifierRole:
         await _within(min(_EVENT_GRACE_S, self._facts.drain_s), (session.settled() for session in held))
         for session in held:
             session.close()
+        if self._kv is not None:
+            await self._kv.stop()
         await self._worker.stop()
         await StatusReporter(self._peers, self._facts.routers, self._last_status).report()
         await self._client.close()
@@ -271,11 +285,34 @@ class VerifierRole:
             self._target_facts,
             Busy(self._facts.busy_load, self._facts.busy_cap),
             enforces_fences=self._facts.enforces_fences,
+            kv_interval=0 if self._facts.kv is None else self._facts.kv.interval,
         )
         its_router = sorted(self._facts.routers, key=lambda uri: not router.owns(uri, self._facts.match_host))
         held = VerifyingSession(message.session, message.epoch, machine, self._equipment, its_router, self._sessions)
         self._sessions.add(held)
         return held
+
+
+def _kv_policy(settings: Kv) -> KvPolicy | None:
+    """Read the group's key. Raises ConfigurationError."""
+    path = settings.group_key
+    if path is None:
+        return None
+    try:
+        key = path.read_bytes()
+    except OSError as fault:
+        raise ConfigurationError(f"[kv] group_key: {path}: cannot be read: {fault.strerror or fault}") from None
+    if len(key) < LEAST_KEY:
+        raise ConfigurationError(
+            f"[kv] group_key: {path}: holds {len(key)} octets; it takes at least {LEAST_KEY} random ones, e.g. "
+            f"`head -c {LEAST_KEY} /dev/urandom`"
+        )
+    return KvPolicy(
+        key=key,
+        interval=settings.interval,
+        prompt_min=settings.prompt_min,
+        deadline_s=settings.object_ms / 1000,
+    )
 
 
 def _id(parameters: Parameters) -> bytes:

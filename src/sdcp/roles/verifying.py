@@ -24,10 +24,12 @@ from sdcp.machines.effects import (
     AppendLog,
     CloseEngine,
     DrawRandom,
+    DropOlderKv,
     EndSession,
     FetchRows,
     FetchTokens,
     Prefill,
+    PublishKv,
     ReadLog,
     Refuse,
     ReplayVerdict,
@@ -67,7 +69,8 @@ from sdcp.ports import (
     VerifyJob,
     VerifyResult,
 )
-from sdcp.roles.drive import Driver
+from sdcp.roles.drive import Driver, Performer
+from sdcp.roles.kv import KvExchange, SessionKv
 from sdcp.roles.logs import append_log, read_log
 from sdcp.roles.objects import fetch_tokens
 from sdcp.roles.peers import Peers, RefusedError, UnansweredError
@@ -86,7 +89,10 @@ BIG_ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
-    """What the sessions of a verifier share. `fetch_s`: deadline for objects named by peers (D11)."""
+    """What the sessions of a verifier share. `fetch_s`: deadline for objects named by peers (D11).
+
+    `kv`: where KV is published and loaded; None: it is always computed (D44).
+    """
 
     worker: Worker
     cache: Cache
@@ -94,6 +100,7 @@ class Equipment:
     metrics: Metrics
     fetch_s: float
     report: Callable[[str, BaseException], None]
+    kv: KvExchange | None = None
 
 
 class Keeper(Protocol):
@@ -136,6 +143,8 @@ class VerifyingSession:
         self._touched = asyncio.get_running_loop().time()
         self._rows: dict[int, Rows] = {}
         self._idle = asyncio.Event()
+        kv = equipment.kv
+        self._kv = None if kv is None else SessionKv(kv, equipment.cache, session, self._key)
         self._driver = Driver(
             self,
             {
@@ -151,6 +160,7 @@ class VerifyingSession:
                 ReplayVerdict: self._replay,
                 SendEvent: self._send_event,
                 EndSession: lambda _: keeper.gone(self),
+                **_performers_of(self._kv),
             },
             self._broken,
         )
@@ -207,14 +217,19 @@ class VerifyingSession:
         """Leave everything as it is; who still waits is told to ask elsewhere."""
         self._driver.close()
         self._equipment.worker.close(self._key)
+        if self._kv is not None:
+            self._kv.leave()
 
     # ---- engine ------------------------------------------------------------------------------------------------------
 
     async def _prefill(self, effect: Prefill) -> Prefilled | PrefillFailed:
-        """Compute the KV. A KV object by reference is a hint that this engine port has no use for (D20)."""
-        worker = self._equipment.worker
+        """Compute the KV, or what is left of it once that in the cache was loaded (D20, D44)."""
+        worker, kv = self._equipment.worker, self._equipment.kv
         if not effect.prefix and not worker.target.takes_empty_prompt:
             return PrefillFailed(InvalidContent("The model has no BOS token: an empty prompt cannot be served."))  # D26
+        if kv is not None:
+            with self._equipment.metrics.time("kv_load"):
+                await kv.load(self._key, effect)
         try:
             with self._equipment.metrics.time("prefill"):
                 await worker.prefill(PrefillJob(self._key, effect.prefix, len(effect.prefix), effect.empty_prompt))
@@ -223,6 +238,8 @@ class VerifyingSession:
         except Exception as fault:
             self._equipment.report("the engine could not prefill", fault)
             return PrefillFailed(InternalFault("The prompt could not be computed."))
+        if kv is not None:
+            kv.share(self._key, effect.prefix)
         return Prefilled()
 
     async def _verify(self, effect: Verify) -> Verified | EngineFailed:
@@ -253,6 +270,8 @@ class VerifyingSession:
     def _close_engine(self, _: CloseEngine) -> None:
         self._rows.clear()
         self._equipment.worker.close(self._key)
+        if self._kv is not None:
+            self._kv.end()
         self._keeper.ended(self)
 
     # ---- objects -----------------------------------------------------------------------------------------------------
@@ -335,6 +354,10 @@ class VerifyingSession:
         self._equipment.report("a verifier session broke and was given up", fault)
         self.close()
         self._keeper.gone(self)
+
+
+def _performers_of(kv: SessionKv | None) -> dict[type, Performer]:
+    return {} if kv is None else {PublishKv: kv.publish, DropOlderKv: kv.drop_older}
 
 
 def _draw_random(effect: DrawRandom) -> RandomDrawn:
