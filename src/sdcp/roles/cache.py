@@ -10,16 +10,14 @@ Not here: keeping anything (`sdcp.stores.durable`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from sdcp.errors import (
-    BodyTooLarge,
-    Forbidden,
-    InternalFault,
+    LogDamaged,
     MalformedBody,
     Overloaded,
     PreconditionFailed,
@@ -30,20 +28,23 @@ from sdcp.errors import (
 )
 from sdcp.http.dispatch import dispatcher, no_content, receive
 from sdcp.http.exchange import Request, Response
-from sdcp.http.identity import ROUTER, Peer
-from sdcp.http.resources import CACHE_RESOURCES, CBOR, CBOR_SEQ, OCTETS, Parameters, Table
+from sdcp.http.identity import Peer
+from sdcp.http.resources import CACHE_RESOURCES, CBOR, CBOR_SEQ, Parameters, Table
 from sdcp.messages.host_memory import LEASE, SegmentRequest
 from sdcp.messages.lease import Lease
 from sdcp.messages.listing import MOST_ENTRIES, ListedEntry, Listing
 from sdcp.ports import (
     Entry,
     Kind,
+    LogDamagedError,
     LogFencedError,
     LogMovedError,
     ObjectMissingError,
     StoreFullError,
     StoreUnavailableError,
 )
+from sdcp.roles.cache_answers import head, name_of, part_of, whole
+from sdcp.roles.cache_objects import Objects
 from sdcp.roles.config import CacheSettings
 from sdcp.roles.host_memory import HostMemory
 from sdcp.roles.preconditions import expected_version, tag, unchanged, wanted_part
@@ -51,11 +52,12 @@ from sdcp.roles.process import Context
 from sdcp.roles.telemetry import Metrics
 from sdcp.stores.durable import DurableStore
 from sdcp.stores.sealed import Sealed
-from sdcp.stores.store import NAME, LogDamagedError, SharedStore, Store
+from sdcp.stores.store import SharedStore, Store
 
 MAX_APPEND = 1 << 20  # a commit record of 65 tokens has less than a thousandth of it
 MAX_LEASE = 1 << 20
 SWEEP_S = 1.0
+_UNKNOWN_SIZE = 1 << 63  # of a log that has lost octets: no part of it is its end
 
 _PROBLEMS: dict[type[Exception], type[ProblemError]] = {
     ObjectMissingError: UnknownResource,
@@ -63,7 +65,6 @@ _PROBLEMS: dict[type[Exception], type[ProblemError]] = {
     LogFencedError: StaleEpoch,
     StoreFullError: StoreFull,
     StoreUnavailableError: Overloaded,
-    LogDamagedError: InternalFault,
 }
 
 
@@ -110,7 +111,7 @@ class CacheRole:
             else None
         )
         self._metrics = metrics
-        self._body_bytes = body_bytes
+        self._objects = Objects(store, metrics, body_bytes)
         self._sweep_s = sweep_s
         self._sweeping: asyncio.Task[None] | None = None
         self._under_way = 0
@@ -120,9 +121,9 @@ class CacheRole:
         self._dispatch = dispatcher(
             Table(CACHE_RESOURCES, base_path),
             {
-                "PUT objects/{name}": self._put_object,
-                "GET objects/{name}": self._get_object,
-                "DELETE objects/{name}": self._delete_object,
+                "PUT objects/{name}": self._objects.put,
+                "GET objects/{name}": self._objects.get,
+                "DELETE objects/{name}": self._objects.delete,
                 "PATCH logs/{name}": self._append,
                 "GET logs/{name}": self._get_log,
                 "PUT leases/{lease}": self._take_lease,
@@ -156,6 +157,8 @@ class CacheRole:
         self._idle.clear()
         try:
             yield
+        except LogDamagedError as damage:
+            raise LogDamaged(str(damage), intact=damage.intact) from damage
         except tuple(_PROBLEMS) as refusal:
             raise _PROBLEMS[type(refusal)](str(refusal)) from refusal
         finally:
@@ -176,40 +179,6 @@ class CacheRole:
         self._closing = True
         await self._store.close()
 
-    # -- objects ------------------------------------------------------------------------------------------------------
-
-    async def _put_object(self, request: Request, parameters: Parameters) -> Response:
-        name = _name(parameters["name"])
-        if "if-match" in request.headers:
-            raise PreconditionFailed("objects never change: PUT only creates, and takes no If-Match")
-        body = await request.body(self._body_bytes)
-        with self._metrics.time("put"):
-            info, created = await self._store.put(name, body, request.peer.name)
-        self._count("put", "tls", len(body))
-        return Response(201 if created else 200, (("etag", tag(info.version)),))
-
-    async def _get_object(self, request: Request, parameters: Parameters) -> Response:
-        name = _name(parameters["name"])
-        info = self._store.look(name)
-        if info is None:
-            raise UnknownResource(f"there is no object {name!r}, or it was evicted")
-        if unchanged(request.headers.get("if-none-match"), info.version):
-            return Response(304, (("etag", tag(info.version)),))
-        if request.method == "HEAD":
-            return _head(OCTETS, info.version, info.size)
-        with self._metrics.time("get"):
-            info, data = await self._store.get(name)  # it may be another by now: tag and range are of what is sent
-        self._count("get", "tls", len(data))
-        return _octets(request, OCTETS, info.version, memoryview(data))
-
-    async def _delete_object(self, request: Request, parameters: Parameters) -> Response:
-        name = _name(parameters["name"])
-        info = self._store.look(name)
-        if info is not None and info.owner != request.peer.name and ROUTER not in request.peer.roles:
-            raise Forbidden("an object is deleted by who created it, or by a router")
-        await self._store.delete(name)
-        return no_content()
-
     # -- host memory (D40) --------------------------------------------------------------------------------------------
 
     async def _give_ticket(self, request: Request, parameters: Parameters) -> Response:
@@ -222,65 +191,66 @@ class CacheRole:
         with self._admitted():
             assert isinstance(self._store, SharedStore)
             if segment is not None:
-                size = segment.size
-                with self._metrics.time("put_host_memory"):
-                    _, created = await self._store.put_sealed(request.name, segment, peer.name)
-                self._count("put", "host_memory", size)
-                return 201 if created else 200, None
+                return await self._objects.put_segment(self._store, peer, request.name, segment), None
             if request.do == LEASE:
                 await self._store.take_lease(request.name, peer.name, request.objects or (), request.ttl_ms or 1)
                 return 204, None
-            with self._metrics.time("get_host_memory"):
-                info, found = await self._store.get_sealed(request.name)
-            if info.size > request.size:
-                found.close()
-                raise BodyTooLarge(
-                    f"object {request.name!r} has {info.size} octets, and at most {request.size} are read"
-                )
-            self._count("get", "host_memory", info.size)
-            return 200, found
-
-    def _count(self, what: str, way: str, octets: int) -> None:
-        self._metrics.count(f"{what}_{way}")
-        self._metrics.count(f"{what}_{way}_octets", octets)
+            return 200, await self._objects.get_segment(self._store, request)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
     async def _append(self, request: Request, parameters: Parameters) -> Response:
-        name = _name(parameters["name"])
+        name = name_of(parameters["name"])
         data = await request.body(MAX_APPEND)
-        state = self._store.log_state(name)
+        state = None if "if-none-match" in request.headers else self._store.log_state(name)
         version = expected_version(request.headers, None if state is None else state.version)
         with self._metrics.time("append"):
             state = await self._store.append(name, data, version)
         return Response(201 if version is None else 204, (("etag", tag(state.version)),))
 
     async def _get_log(self, request: Request, parameters: Parameters) -> Response:
-        name = _name(parameters["name"])
-        state = self._store.log_state(name)
+        name = name_of(parameters["name"])
+        try:
+            state = self._store.log_state(name)
+        except LogDamagedError as damage:
+            return await self._get_intact(request, name, damage)
         if state is None:
             raise UnknownResource(f"there is no log {name!r}")
-        if unchanged(request.headers.get("if-none-match"), state.version):
-            return Response(304, (("etag", tag(state.version)),))
+        if (known := unchanged(request.headers.get("if-none-match"), state.version)) is not None:
+            return Response(304, (("etag", known),))
         if request.method == "HEAD":
-            return _head(CBOR_SEQ, state.version, state.size)
+            return head(CBOR_SEQ, state.version, state.size)
         part = wanted_part(request.headers, state.version, state.size)
         if part is None:
             data, _ = await self._store.read_log(name, 0, state.size)
-            return _whole(CBOR_SEQ, state.version, data)
+            return whole(CBOR_SEQ, state.version, data)
         data, _ = await self._store.read_log(name, part.start, part.stop)
-        return _partial(CBOR_SEQ, state.version, data, part.content_range)
+        return part_of(CBOR_SEQ, state.version, data, part.content_range)
+
+    async def _get_intact(self, request: Request, name: str, damage: LogDamagedError) -> Response:
+        """A part of a damaged log, to who asks for nothing beyond its intact octets; no tag, and no size (D47)."""
+        part = wanted_part(request.headers, 0, _UNKNOWN_SIZE)
+        if request.method == "HEAD" or part is None or part.stop > damage.intact:
+            raise damage
+        try:
+            data, _ = await self._store.read_log(name, part.start, part.stop)
+        except LogDamagedError as found:
+            data = found.data
+        if len(data) != part.stop - part.start:
+            raise damage
+        fields = (("content-type", CBOR_SEQ), ("content-range", f"bytes {part.start}-{part.stop - 1}/*"))
+        return Response(206, fields, data)
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
     async def _take_lease(self, request: Request, parameters: Parameters) -> Response:
-        name = _name(parameters["lease"])
+        name = name_of(parameters["lease"])
         lease = await receive(request, Lease, MAX_LEASE)
         await self._store.take_lease(name, request.peer.name, lease.objects, lease.ttl_ms)
         return no_content()
 
     async def _release_lease(self, request: Request, parameters: Parameters) -> Response:
-        await self._store.release_lease(_name(parameters["lease"]), request.peer.name)
+        await self._store.release_lease(name_of(parameters["lease"]), request.peer.name)
         return no_content()
 
     # -- the whole ----------------------------------------------------------------------------------------------------
@@ -298,12 +268,6 @@ class CacheRole:
         while True:
             await asyncio.sleep(self._sweep_s)
             await self._store.sweep()
-
-
-def _name(parameter: bytes | str) -> str:
-    if isinstance(parameter, bytes) or not NAME.fullmatch(parameter):
-        raise UnknownResource("names are 1 to 200 letters, digits, '-', '_', '~' and '.', and do not begin with '.'")
-    return parameter
 
 
 def _limit(parameter: str | None) -> int:
@@ -330,33 +294,3 @@ def _listed(entry: Entry) -> ListedEntry:
 
 def _ms(seconds: float | None) -> int | None:
     return None if seconds is None else max(0, round(seconds * 1000))
-
-
-def _octets(request: Request, media_type: str, version: int, data: memoryview) -> Response:
-    part = wanted_part(request.headers, version, len(data))
-    if part is None:
-        return _whole(media_type, version, data)
-    return _partial(media_type, version, data[part.start : part.stop], part.content_range)
-
-
-def _whole(media_type: str, version: int, data: bytes | memoryview) -> Response:
-    return Response(200, _fields(media_type, version), data)
-
-
-def _partial(media_type: str, version: int, data: bytes | memoryview, content_range: str) -> Response:
-    return Response(206, (*_fields(media_type, version), ("content-range", content_range)), data)
-
-
-def _head(media_type: str, version: int, size: int) -> Response:
-    """The answer to HEAD, without reading what GET would send: an existence check renews nothing."""
-    return Response(200, (*_fields(media_type, version), ("content-length", str(size))), _unsent())
-
-
-async def _unsent() -> AsyncIterator[bytes]:
-    nothing: tuple[bytes, ...] = ()
-    for octets in nothing:
-        yield octets
-
-
-def _fields(media_type: str, version: int) -> tuple[tuple[str, str], ...]:
-    return (("content-type", media_type), ("etag", tag(version)), ("accept-ranges", "bytes"))

@@ -1,7 +1,8 @@
 """Entity tags and ranges as the cache's resources use them (RFC 9110 sections 8.8.3, 13 and 14).
 
-A version of the store is written as a strong tag, `"<decimal>"`. Ranges are of octets, one at a time: a request for
-several, or in another unit, or malformed, is answered whole, as section 14.2 allows.
+A version of the store is written as a strong tag, `"<decimal>"`, and `"<decimal>-zstd"` where it is sent in that
+coding, since a strong tag is of the octets that are sent (section 8.8.3.3, D46). Ranges are of octets, one at a time:
+a request for several, or in another unit, or malformed, is answered whole, as section 14.2 allows.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ def tag(version: int) -> str:
     return f'"{version}"'
 
 
+def coded_tag(version: int) -> str:
+    """The strong entity tag of a version in the coding zstd."""
+    return f'"{version}-zstd"'
+
+
 def strong(field: str) -> frozenset[str]:
     """The strong tags of an If-Match field, quotes and all; a weak one never matches (section 8.8.3.2).
 
@@ -56,11 +62,14 @@ def strong(field: str) -> frozenset[str]:
     return frozenset(f'"{opaque}"' for weak, opaque in _tags(field) if not weak)
 
 
-def unchanged(field: str | None, version: int) -> bool:
-    """Whether If-None-Match says that the client has this version (section 13.1.2, weak comparison)."""
+def unchanged(field: str | None, version: int) -> str | None:
+    """The tag by which If-None-Match says that the client has this version, coded or not (section 13.1.2, weak)."""
     if field is None:
-        return False
-    return field.strip() == ANY or tag(version) in {f'"{opaque}"' for _, opaque in _tags(field)}
+        return None
+    if field.strip() == ANY:
+        return tag(version)
+    known = {f'"{opaque}"' for _, opaque in _tags(field)}
+    return next((each for each in (tag(version), coded_tag(version)) if each in known), None)
 
 
 def expected_version(headers: Mapping[str, str], current: int | None) -> int | None:

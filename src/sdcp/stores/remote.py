@@ -10,6 +10,7 @@ once and for all. An append never is: its writer reads the log and knows (docs/m
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -17,8 +18,9 @@ from contextlib import suppress
 from functools import partial
 from urllib.parse import urlencode
 
-from sdcp.errors import ConfigurationError, Conflict, MalformedBody
+from sdcp.errors import BodyTooLarge, ConfigurationError, Conflict, MalformedBody, ProblemError
 from sdcp.http.client import Answer, Client
+from sdcp.http.codings import CODED_FROM, ZSTD, code, decoded, pays
 from sdcp.http.faults import AnswerTooLarge, TransportError
 from sdcp.http.identity import CACHE, normalize_uri
 from sdcp.http.resources import CBOR, CBOR_SEQ, OCTETS, url
@@ -28,6 +30,7 @@ from sdcp.messages.listing import MOST_ENTRIES, ListedEntry, Listing
 from sdcp.ports import (
     Entry,
     Kind,
+    LogDamagedError,
     LogFencedError,
     LogMovedError,
     LogSlice,
@@ -37,7 +40,7 @@ from sdcp.ports import (
 )
 from sdcp.stores.host_memory import HostMemory
 from sdcp.stores.store import NAME
-from sdcp.wire.problem import decode_problem
+from sdcp.wire.problem import decode_intact, decode_problem
 
 SHARED_FROM = 64 << 10
 """Octets from which an object is handed over in memory of this host (`bench/rows.py`); smaller ones go by TLS."""
@@ -74,6 +77,7 @@ class RemoteCache:
             prefix: HostMemory(partial(self._take_ticket, prefix), deadline_s=deadline_s)
             for prefix in (self._prefixes if host_memory else ())
         }
+        self._codes = True  # until the cache of new objects says that it takes no coding
         self._leased: dict[str, tuple[str, ...]] = {}  # which caches know of a lease; most often one
 
     def close(self) -> None:
@@ -99,14 +103,18 @@ class RemoteCache:
             return shared
         target = url(prefix, path, name)
         limit = max(at_most, _MAX_PROBLEM)  # a refusal may be longer than the object would be
-        answer = await self._call("GET", target, [("accept", OCTETS)], idempotent=True, objects=True, max_bytes=limit)
+        fields = [("accept", OCTETS)]
+        if at_most >= CODED_FROM:
+            fields.append(("accept-encoding", ZSTD))
+        answer = await self._call("GET", target, fields, idempotent=True, objects=True, max_bytes=limit)
         if answer.status == 404:
             raise ObjectMissingError(f"{ref} is absent or was evicted")
         if answer.status != 200:
             raise _unavailable(ref, answer)
-        if len(answer.body) > at_most:
-            raise ValueError(f"{ref} has {len(answer.body)} octets, and at most {at_most} are read")
-        return answer.body
+        body = await self._decoded(ref, answer, at_most)
+        if len(body) > at_most:
+            raise ValueError(f"{ref} has {len(body)} octets, and at most {at_most} are read")
+        return body
 
     async def create(self, data: bytes | memoryview, *, name: str | None = None) -> str:
         """See `Cache.create`."""
@@ -114,7 +122,10 @@ class RemoteCache:
         target = self.ref_of("objects", name)
         if await self._create_shared(name, data):
             return target
-        answer = await self._call("PUT", target, [("content-type", OCTETS)], data, idempotent=True, objects=True)
+        fields = [("content-type", OCTETS)]
+        answer = await self._put_coded(target, fields, data) if self._codes and pays(data) else None
+        if answer is None:
+            answer = await self._call("PUT", target, fields, data, idempotent=True, objects=True)
         if answer.status in (413, 507):
             raise StoreFullError(_detail(answer))
         if answer.status == 412:
@@ -146,6 +157,27 @@ class RemoteCache:
             return False
         reply = await host_memory.put(name, octets)
         return reply is not None and reply.status in (200, 201)  # TLS words a refusal better, and is refused as soon
+
+    async def _put_coded(self, target: str, fields: list[tuple[str, str]], data: bytes | memoryview) -> Answer | None:
+        """Send in zstd; None: the cache takes no coding, and will not be asked again (D46)."""
+        coded = await asyncio.to_thread(code, data)
+        fields = [*fields, ("content-encoding", ZSTD)]
+        answer = await self._call("PUT", target, fields, coded, idempotent=True, objects=True)
+        if answer.status == 415:
+            self._codes = False
+            return None
+        return answer
+
+    async def _decoded(self, ref: str, answer: Answer, at_most: int) -> bytes:
+        """The body without its content coding."""
+        if "content-encoding" not in answer.headers:
+            return answer.body
+        try:
+            return await asyncio.to_thread(decoded, answer.headers, answer.body, at_most)
+        except BodyTooLarge as fault:
+            raise ValueError(f"{ref}: {fault.detail}") from None
+        except ProblemError as fault:
+            raise StoreUnavailableError(f"{ref}: {fault.detail}") from None
 
     async def _take_ticket(self, prefix: str) -> Ticket | None:
         answer = await self._call("POST", url(prefix, "host-memory"), [("accept", CBOR)], idempotent=True)
@@ -219,6 +251,8 @@ class RemoteCache:
             raise LogFencedError(_detail(answer))
         if answer.status == 507:
             raise StoreFullError(_detail(answer))
+        if (intact := _intact(answer)) is not None:
+            raise LogDamagedError(_detail(answer), intact)
         if answer.status not in (200, 201, 204) or "etag" not in answer.headers:
             raise _unavailable(ref, answer)
         return answer.headers["etag"]
@@ -235,10 +269,23 @@ class RemoteCache:
             return LogSlice(start, b"", None)
         if answer.status == 416 and "etag" not in answer.headers:  # it need not say which log it has no such part of
             answer = await self._call("GET", target, fields[:1], idempotent=True, max_bytes=MAX_LOG)
+        if (intact := _intact(answer)) is not None:
+            data = await self._read_intact(target, start, intact if stop is None else min(stop, intact))
+            raise LogDamagedError(_detail(answer), intact, data)
         if answer.status not in (200, 206, 416) or "etag" not in answer.headers:
             raise _unavailable(ref, answer)
         length = None if stop is None else max(0, stop - start)
         return LogSlice(start, _from(ref, start, answer)[:length], answer.headers["etag"])
+
+    async def _read_intact(self, target: str, start: int, stop: int) -> bytes:
+        """Octets of a damaged log that precede the damage (D47)."""
+        if start >= stop:
+            return b""
+        fields = [("accept", CBOR_SEQ), ("range", f"bytes={start}-{stop - 1}")]
+        answer = await self._call("GET", target, fields, idempotent=True, max_bytes=MAX_LOG)
+        if answer.status != 206 or answer.headers.get("content-range") != f"bytes {start}-{stop - 1}/*":
+            raise _unavailable(target, answer)
+        return answer.body
 
     # -- the whole ----------------------------------------------------------------------------------------------------
 
@@ -347,6 +394,10 @@ def _entry(listed: ListedEntry) -> Entry:
 
 def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
+
+
+def _intact(answer: Answer) -> int | None:
+    return decode_intact(answer.headers.get("content-type"), answer.body) if answer.status == 500 else None
 
 
 def _detail(answer: Answer) -> str:

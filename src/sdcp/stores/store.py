@@ -5,7 +5,7 @@ not after delete and re-create, not after a restart. An *owner* is who created a
 its certificate gives it. A *fence* and an *epoch* are those of a log's records (6.8).
 
 A store knows no roles: whoever calls `delete` or `append` has the right to. What a caller did wrong is a
-`ProblemError`; what is so in the store is one of `sdcp.ports`' exceptions, or `LogDamagedError`.
+`ProblemError`; what is so in the store is one of `sdcp.ports`' exceptions.
 """
 
 from __future__ import annotations
@@ -20,10 +20,6 @@ from sdcp.stores.sealed import Sealed
 
 NAME = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,199}")
 """Names of objects, logs and leases: one path segment that needs no escapes, and a file name everywhere."""
-
-
-class LogDamagedError(Exception):
-    """Octets of this log that were acknowledged can no longer be read: it is refused, never shortened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +99,18 @@ class Store(Protocol):
         ...
 
     async def read_log(self, log: str, start: int, stop: int | None = None) -> tuple[bytes, LogState | None]:
-        """Octets `start` to `stop` (None: to the end), and the state they belong to. LogDamagedError."""
+        """Octets `start` to `stop` (None: to the end), and the state they belong to.
+
+        LogDamagedError, with those of the octets that precede the damage, wherever that is.
+        """
         ...
 
     def figures(self) -> Mapping[str, int]:
         """Sizes, counts and counters, by name, for metrics."""
+        ...
+
+    def level_figures(self) -> Mapping[str, Mapping[str, int]]:
+        """For each level that there is: limit, octets, objects, leased_octets, hits, misses, evictions, …"""
         ...
 
     async def close(self) -> None:
@@ -116,8 +119,8 @@ class Store(Protocol):
 
 
 @runtime_checkable
-class SharedStore(Store, Protocol):
-    """A store that keeps objects as sealed segments, which the processes of one machine share (D40)."""
+class SharedStore(Protocol):
+    """What a `Store` does besides that keeps objects as sealed segments, which a host's processes share (D40)."""
 
     async def put_sealed(self, name: str, segment: Sealed, owner: str) -> tuple[ObjectInfo, bool]:
         """As `put`, of a segment that the store owns from now on and closes, whether or not it takes it."""

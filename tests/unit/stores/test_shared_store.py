@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import secrets
+from typing import Any
 
 import pytest
 
@@ -20,14 +21,14 @@ DATA = secrets.token_bytes(70_001)
 
 
 @pytest.fixture
-def store(make_store: MakeStore) -> SharedStore:
+def store(make_store: MakeStore) -> Any:
     made = make_store(1 << 20)
     if not isinstance(made, SharedStore):
         pytest.skip("this store keeps no sealed segments")
     return made
 
 
-async def test_an_object_is_the_same_however_it_is_put_and_got(store: SharedStore) -> None:
+async def test_an_object_is_the_same_however_it_is_put_and_got(store: Any) -> None:
     await store.put("a", DATA, "x")
     await store.put_sealed("b", Sealed.of(DATA), "y")
     for name, owner in (("a", "x"), ("b", "y")):
@@ -39,7 +40,7 @@ async def test_an_object_is_the_same_however_it_is_put_and_got(store: SharedStor
         assert (await store.get(name))[1] == DATA
 
 
-async def test_a_segment_is_compared_with_what_is_there(store: SharedStore) -> None:
+async def test_a_segment_is_compared_with_what_is_there(store: Any) -> None:
     info, created = await store.put_sealed("a", Sealed.of(DATA), "x")
     assert created
     assert await store.put_sealed("a", Sealed.of(DATA), "x") == (info, False)
@@ -50,7 +51,7 @@ async def test_a_segment_is_compared_with_what_is_there(store: SharedStore) -> N
         await store.put("a", DATA[::-1], "x")
 
 
-async def test_a_segment_counts_and_is_evicted_as_other_objects_are(store: SharedStore) -> None:
+async def test_a_segment_counts_and_is_evicted_as_other_objects_are(store: Any) -> None:
     for number in range(30):
         await store.put_sealed(f"o{number}", Sealed.of(DATA), "x")
     figures = store.figures()
@@ -64,7 +65,7 @@ async def test_a_segment_counts_and_is_evicted_as_other_objects_are(store: Share
         await store.put_sealed("more", Sealed.of(DATA), "x")
 
 
-async def test_what_is_evicted_or_deleted_stays_readable_for_who_has_it(store: SharedStore) -> None:
+async def test_what_is_evicted_or_deleted_stays_readable_for_who_has_it(store: Any) -> None:
     await store.put_sealed("a", Sealed.of(DATA), "x")
     _, segment = await store.get_sealed("a")
     view = segment.view()
@@ -75,7 +76,7 @@ async def test_what_is_evicted_or_deleted_stays_readable_for_who_has_it(store: S
     assert view == DATA
 
 
-async def test_no_descriptor_leaks(store: SharedStore) -> None:
+async def test_no_descriptor_leaks(store: Any) -> None:
     await store.put_sealed("first", Sealed.of(DATA), "x")
     await store.delete("first")
     gc.collect()
