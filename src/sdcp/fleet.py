@@ -1,9 +1,9 @@
 """`sdcp up`: every role as its own process on loopback, over mutual TLS, in one folder.
 
 The folder holds the authority and certificates (`certs/`), one settings file per role, `logs/`, the cache's `store/`,
-and `fleet.json`, in which `sdcp generate` finds the API. It can be used again: certificates and settings are written
-anew, ports are kept while they are free, and the cache keeps what it holds. A role that dies is started again; what it
-was doing goes on by the protocol's own means (6.9).
+the secret by which verifiers trust each other's KV, and `fleet.json`, in which `sdcp generate` finds the API. It can be
+used again: certificates and settings are written anew, ports are kept while they are free, and secret and cache stay.
+A role that dies is started again; what it was doing goes on by the protocol's own means (6.9).
 
 Not here: what the roles do, and deployment on more than one machine.
 """
@@ -15,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -27,8 +28,9 @@ from pathlib import Path
 from rich.console import Console
 
 from sdcp.errors import ConfigurationError
-from sdcp.fleet_members import Member, members, models_of
+from sdcp.fleet_members import GROUP_KEY, Member, members, models_of
 from sdcp.http.authority import init_authority, issue
+from sdcp.wire.kv_object import LEAST_KEY
 
 READY_S = 180.0
 STOP_S = 25.0
@@ -187,6 +189,7 @@ class Fleet:
     def _write(self) -> None:
         certs = self.directory / "certs"
         init_authority(certs)
+        _make_secret(self.directory / GROUP_KEY)
         ports = self._ports()
         host, _, port = self.plan.api.rpartition(":")
         self._api = f"{host}:{ports.pop('api') if port == '0' else port}"
@@ -335,6 +338,15 @@ ca = "certs/ca.pem"
         ports = {name: int(base.rpartition(":")[2]) for name, base in self.bases.items()}
         document = {"api": self.api_url, "ports": ports, "certs": str(self.directory / "certs")}
         (self.directory / "fleet.json").write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _make_secret(path: Path) -> None:
+    """32 octets that nobody else reads; those of last time while they are there."""
+    if path.is_file() and path.stat().st_size >= LEAST_KEY:
+        return
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(secrets.token_bytes(LEAST_KEY))
 
 
 async def _end(processes: list[asyncio.subprocess.Process]) -> None:

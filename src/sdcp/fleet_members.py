@@ -17,6 +17,12 @@ from sdcp.errors import ConfigurationError
 DEMO_TARGET = Path("models/SmolLM2-135M-Instruct")
 DEMO_DRAFTER = Path("models/demo-drafter")
 
+GROUP_KEY = "verifiers.secret"
+"""In the fleet's folder: what verifiers tag KV with (D44)."""
+
+KV_INTERVAL = 64
+"""Committed tokens between two publications: answers of a demonstration are short."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -47,7 +53,7 @@ def members(targets: tuple[Path, ...], drafts: tuple[str, ...]) -> Iterator[Memb
     yield Member("cache", "cache", '[store]\ndirectory = "store"\n')
     yield Member("router", "router", '[cache]\nprefixes = ["@cache"]\n')
     for number, target in enumerate(targets, 1):
-        yield Member(f"verifier-{number}", "verifier", f"{_model(target)}\n{peers}")
+        yield Member(f"verifier-{number}", "verifier", f"{_model(target)}\n{peers}{_kv(target, len(targets))}")
     for number, draft in enumerate(drafts, 1):
         yield Member(f"drafter-{number}", "drafter", f"{_drafter_model(draft, targets[0])}\n{peers}")
     gateway = f'[api]\nlisten = "@api"\nmodel_name = {_quoted(targets[0].stem)}\n'
@@ -58,6 +64,13 @@ def members(targets: tuple[Path, ...], drafts: tuple[str, ...]) -> Iterator[Memb
 def _model(path: Path) -> str:
     engine = "transformers" if path.is_dir() else "bigram"
     return f'[model]\nengine = "{engine}"\npath = {_quoted(path.resolve())}\n'
+
+
+def _kv(target: Path, verifiers: int) -> str:
+    """A verifier that is not alone publishes KV for the others; the reference model has none."""
+    if verifiers == 1 or not target.is_dir():
+        return ""
+    return f'\n[kv]\ngroup_key = "{GROUP_KEY}"\ninterval = {KV_INTERVAL}\n'
 
 
 def _drafter_model(draft: str, target: Path) -> str:

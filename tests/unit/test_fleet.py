@@ -10,12 +10,13 @@ import pytest
 
 from sdcp.errors import ConfigurationError
 from sdcp.fleet import Fleet, Plan
+from sdcp.roles.config import VerifierSettings, load
 
 
-def fleet(directory: Path, api: str = "127.0.0.1:0") -> Fleet:
+def fleet(directory: Path, api: str = "127.0.0.1:0", targets: tuple[Path, ...] = ()) -> Fleet:
     target = directory.parent / "target.safetensors"
     plan = Plan(
-        targets=(target,),
+        targets=targets or (target,),
         drafts=(str(target),),
         directory=directory,
         prompt=None,
@@ -79,4 +80,32 @@ async def test_a_store_that_is_still_open_comes_with_what_to_do(tmp_path: Path) 
     log = tmp_path / "fleet" / "logs" / "cache.log"
     log.write_text("sdcp: store: another process has this store open\n")
     assert own._last_words("cache").startswith("store: another process has this store open; an earlier `sdcp up`")
+    await own.stop()
+
+
+async def test_verifiers_that_are_several_share_a_secret_of_their_own_and_publish_kv(tmp_path: Path) -> None:
+    targets = tmp_path / "one", tmp_path / "two"
+    for each in targets:
+        each.mkdir()
+    own = fleet(tmp_path / "fleet", targets=targets)
+    own.prepare()
+    secret = tmp_path / "fleet" / "verifiers.secret"
+    kept = secret.read_bytes()
+    assert (len(kept), secret.stat().st_mode & 0o777) == (32, 0o600)
+    for name in ("verifier-1", "verifier-2"):
+        settings = load(tmp_path / "fleet" / f"{name}.toml", VerifierSettings)
+        assert (settings.kv.group_key, settings.kv.interval) == (secret, 64)
+    await own.stop()
+    again = fleet(tmp_path / "fleet", targets=targets)
+    again.prepare()
+    assert secret.read_bytes() == kept, "what the cache still holds is of use"
+    await again.stop()
+
+
+@pytest.mark.parametrize("targets", [("folder",), ("file.safetensors", "file.safetensors")], ids=len)
+async def test_a_verifier_alone_and_the_reference_model_publish_no_kv(tmp_path: Path, targets: tuple[str, ...]) -> None:
+    (tmp_path / "folder").mkdir()
+    own = fleet(tmp_path / "fleet", targets=tuple(tmp_path / each for each in targets))
+    own.prepare()
+    assert load(tmp_path / "fleet" / "verifier-1.toml", VerifierSettings).kv.group_key is None
     await own.stop()
