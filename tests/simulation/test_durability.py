@@ -47,10 +47,10 @@ SHAPES = (
 )
 
 
-def world(models: Models, shape: Shape, *, verifiers: int = 1, **more: object) -> Pair:
+def world(models: Models, shape: Shape, *, verifiers: int = 1, kv_interval: int = 0, **more: object) -> Pair:
     contract = contract_for(models.target, **{"max_new": MAX_NEW, "m_max": 3, **shape.members})
     plain = plain_greedy(models.target, PROMPT, MAX_NEW, contract.stop)
-    setting = Setting(plain=plain, verifiers=verifiers, enforces_fences=shape.enforces_fences)
+    setting = Setting(plain=plain, verifiers=verifiers, enforces_fences=shape.enforces_fences, kv_interval=kv_interval)
     drafters = [models.drafters[name]() for name in shape.drafters]
     return Pair(contract, PROMPT, models.target, drafters, setting, **more)  # type: ignore[arg-type]
 

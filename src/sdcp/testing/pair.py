@@ -60,7 +60,7 @@ class Setting:
     """What may differ from one world to the next.
 
     `load` is the verifiers' load in percent, `uniforms(count)` the values that an unseeded round draws, `plain` what
-    the output has to be a prefix of. `encoded`: messages travel as bytes of CBOR.
+    the output has to be a prefix of. `encoded`: messages travel as bytes of CBOR. `kv_interval`: as in `[kv]` (D44).
     """
 
     m_init: int = 64
@@ -71,6 +71,7 @@ class Setting:
     uniforms: Callable[[int], tuple[float, ...]] | None = None
     enforces_fences: bool = True
     encoded: bool = False
+    kv_interval: int = 0
     watched: bool = True
     patience: tuple[router_steps.Patience, drafter_rounds.Patience] = (routing.ENDLESS, drafting.ENDLESS)
     plain: Sequence[int] | None = None
@@ -119,7 +120,12 @@ class Pair:
         self.agenda = self._make_agenda()
         self.network = self._make_network(faults)
         around = Surroundings(setting.session, self.agenda, self.network, self.store, leaves, self._make_observer())
-        habits = Habits(load=setting.load, uniforms=setting.uniforms or _uniforms(luck), busy=setting.busy)
+        habits = Habits(
+            load=setting.load,
+            uniforms=setting.uniforms or _uniforms(luck),
+            busy=setting.busy,
+            kv_interval=setting.kv_interval,
+        )
         self.verifiers = {
             uri: self.troupe.verifier(
                 uri, target, around, habits, lambda event: self.router.told(event), self._performed

@@ -16,10 +16,12 @@ from sdcp.machines.effects import (
     AppendLog,
     CloseEngine,
     DrawRandom,
+    DropOlderKv,
     EndSession,
     FetchRows,
     FetchTokens,
     Prefill,
+    PublishKv,
     ReadLog,
     Refuse,
     ReplayVerdict,
@@ -32,6 +34,7 @@ from sdcp.machines.inputs import (
     DrafterAssigned,
     EngineFailed,
     EventDelivered,
+    KvPublished,
     LogUnanswered,
     OpenReceived,
     OutputRequested,
@@ -50,16 +53,20 @@ from sdcp.machines.inputs import (
 from sdcp.machines.reader import replayed_verdict
 from sdcp.machines.verifier import VerifierSession
 from sdcp.machines.verifier_open import TargetFacts
+from sdcp.messages.fields import U64_MAX
 from sdcp.messages.output import Event
 from sdcp.messages.round import Assignment, Proposal
 from sdcp.messages.session import Policy, SessionOpen
 from sdcp.ports import PrefillJob, Target, VerifyJob
+from sdcp.testing.checks import Broken
 from sdcp.testing.driven import Driven, Perform
 from sdcp.testing.network import SILENCE, Answer, Call
 from sdcp.testing.store import Rows
 from sdcp.testing.surroundings import CACHE, ROUTER, UNREACHABLE, Client, Surroundings
 
 EVENT_PAUSE_MS = 100.0
+
+_KV = "memory:/objects/kv-"
 
 Events = Callable[[Event], Callable[[Call], None]]
 """How an event arrives at the router."""
@@ -72,6 +79,7 @@ class Habits:
     load: Callable[[], int]
     uniforms: Callable[[int], tuple[float, ...]]
     busy: Busy | None = None
+    kv_interval: int = 0
 
 
 class VerifierInstance:
@@ -160,7 +168,12 @@ class VerifierInstance:
         facts = TargetFacts(
             model=target.model, tokenizer=target.tokenizer, vocabulary=target.vocabulary, context=target.context
         )
-        machine = VerifierSession(facts, self._habits.busy, enforces_fences=around.store.enforces_fences)
+        machine = VerifierSession(
+            facts,
+            self._habits.busy,
+            enforces_fences=around.store.enforces_fences,
+            kv_interval=self._habits.kv_interval,
+        )
         held = Driven(
             machine,
             around.agenda,
@@ -207,6 +220,8 @@ class VerifierInstance:
             ),
             Verify: lambda effect: held.work(lambda: self._verify(effect, rows)),
             SelfDecode: lambda effect: held.work(lambda: self._self_decode(effect)),
+            PublishKv: lambda effect: held.work(lambda: _published(effect)),
+            DropOlderKv: lambda effect: _check_kv(effect.ref, U64_MAX),
             CloseEngine: lambda _: self._target.close(self._around.session),
             EndSession: lambda _: self._forget(epoch),
         }
@@ -253,6 +268,8 @@ class VerifierInstance:
             held.send(self._events(event), read, ROUTER)
 
     def _prefill(self, effect: Prefill) -> Prefilled | PrefillFailed:
+        if effect.kv is not None:
+            _check_kv(effect.kv, len(effect.prefix))
         job = PrefillJob(self._around.session, effect.prefix, len(effect.prefix), effect.empty_prompt)
         if not effect.prefix and not self._target.takes_empty_prompt:
             return PrefillFailed(InvalidContent("The model has no distribution after an empty prefix (D26)."))
@@ -292,6 +309,18 @@ class VerifierInstance:
             return EngineFailed(effect.round, str(fault))
         assert token is not None  # there was room for one
         return SelfDecoded(effect.round, token, self._habits.load())
+
+
+def _published(effect: PublishKv) -> KvPublished:
+    """Nothing is stored, since tables have no KV: the name says how many tokens it would be of. Some are refused."""
+    return KvPublished(effect.length, None if effect.length % 5 == 0 else f"{_KV}{effect.length}")
+
+
+def _check_kv(ref: str, most: int) -> None:
+    """What a log names is what was published, and of no more than what is committed (D44)."""
+    length = ref.removeprefix(_KV)
+    if length == ref or not 0 < int(length) <= most:
+        raise Broken(f"{ref} is no KV of a prefix of {most} tokens")
 
 
 def _phase(held: Driven) -> Any:
