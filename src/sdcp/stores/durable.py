@@ -1,23 +1,25 @@
-"""The store behind `sdcp cache`: memory over a local disk (docs/mlc.md).
+"""The store behind `sdcp cache`: process and host memory, over a local disk, over a network if there is one (D41).
 
     folder/journal/   logs: one journal, one sync for all appends that wait      (`sdcp.stores.journal`)
-    folder/objects/   one file for each object, whole or absent                  (`sdcp.stores.object_files`)
+    folder/objects/   one file for each object that lies on disk, whole or absent (`sdcp.stores.object_files`)
     folder/leases/    one file for each lease
     folder/lock       held while a process has the folder open
 
-What survives: a killed process loses nothing that was answered. A power cut loses no append, and leaves no object
-partial. Without `sync_objects` it may lose the objects of the last seconds, which then are absent as if evicted: most
-objects are rows of a round that is over before a disk has seen them, and nobody should wait for one. It may also lose
-the leases of the last seconds, and bring back objects deleted in them. After a restart each lease begins its time anew,
-since the clock that measured it is gone: too long does no harm, too short would.
+What survives: a killed process loses nothing that was answered, but for objects that were put as sealed segments and
+still lie in host memory alone (D41). A power cut loses no append, and leaves no object partial. Without `sync_objects`
+it may lose the objects of the last seconds, which then are absent as if evicted: most objects are rows of a round that
+is over before a disk has seen them, and nobody should wait for one. It may also lose the leases of the last seconds,
+and bring back objects deleted in them; a kill may bring back what the network level was still to remove. After a
+restart each lease begins its time anew, since the clock that measured it is gone: too long does no harm, too short
+would.
 
 Why versions never come twice: they begin with the number of the journal's segment that the run made and synced before
 it served anybody, and a folder's segments are numbered upwards only.
 
-Memory holds what was put or read last, up to `memory_bytes`; all of it is on disk too, so it may go at any time. The
-disk holds at most `disk_bytes` of objects and journal. When more is wanted, unleased objects go, least recently used
-first; logs come before objects, and when all that is left is leased a put fails. Work that may wait for a disk is done
-in threads, and one lock guards the tables: it is never held across such work.
+The disk holds at most `disk_bytes` of objects and journal. Logs come before objects, and when all that is left is
+leased a put fails. Work that may wait for a disk is done in threads, and one lock guards the tables.
+
+Not here: what lies in which level, and what moves (`sdcp.stores.levels_objects`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +36,20 @@ from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from sdcp.errors import ConfigurationError, PreconditionFailed
-from sdcp.ports import Entry, Kind, ObjectMissingError, StoreFullError, StoreUnavailableError
+from sdcp.errors import ConfigurationError, Forbidden
+from sdcp.messages.lease import Lease
+from sdcp.ports import Entry, Kind
 from sdcp.stores.journal import Journal
+from sdcp.stores.levels import Levels
+from sdcp.stores.levels_below import Below
+from sdcp.stores.levels_network import NetworkLevel
+from sdcp.stores.levels_objects import LevelObjects
+from sdcp.stores.levels_room import Room
 from sdcp.stores.object_files import LeaseFiles, ObjectFiles
-from sdcp.stores.segments import DISK_FULL, Sizes, log
+from sdcp.stores.sealed import Sealed
+from sdcp.stores.segments import Sizes
 from sdcp.stores.store import LogState, ObjectInfo
-from sdcp.stores.table import Table, page
+from sdcp.stores.table import Held, Table, page
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,7 +66,10 @@ class DurableStore:
         folder: Path,
         *,
         memory_bytes: int = 256 << 20,
+        host_bytes: int = 256 << 20,
         disk_bytes: int = 8 << 30,
+        network: NetworkLevel | None = None,
+        network_bytes: int | None = None,
         sync_objects: bool = False,
         log_retention_s: float | None = None,
         sizes: Sizes | None = None,
@@ -65,52 +78,75 @@ class DurableStore:
     ) -> None:
         """Open the folder, making it if need be. Raises ConfigurationError: in use, not writable, or damaged.
 
-        `log_retention_s`: for how long at least a log stays after its last append; None: for good.
+        `host_bytes` 0: no host memory; sealed segments are written to disk. With a `network`, which `close` closes,
+        the store is made on the event loop that uses it; `network_bytes` None: no limit. `log_retention_s`: for how
+        long at least a log stays after its last append; None: for good.
         """
         self.folder = folder
         self._clock = clock
         self._wall_clock = wall_clock
         self._log_retention_s = log_retention_s
         self._next_forgetting = 0.0
-        self._disk_bytes = disk_bytes
         self._lock = threading.Lock()
         self._lease_lock = threading.Lock()  # a lease's entry and its file change together
         self._table = Table()
-        self._memory = _Memory(memory_bytes)
-        self._creating: dict[str, threading.Event] = {}
-        self._coming = 0  # octets of objects being written
-        self._counts = dict.fromkeys(("puts", "hits", "misses", "evictions", "lost", "full"), 0)
+        self._levels = Levels(
+            self._table,
+            memory_bytes=memory_bytes,
+            host_bytes=host_bytes,
+            host_objects=_descriptors(),
+            disk_bytes=disk_bytes,
+            network_bytes=0 if network is None else network_bytes,
+        )
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sdcp-store")
+        self._awaited: dict[str, tuple[str, Lease, Held | None]] = {}
         self._lock_file = _locked(folder)
         try:
-            self._objects = ObjectFiles(folder / "objects", sync=sync_objects)
+            files = ObjectFiles(folder / "objects", sync=sync_objects)
             self._leases = LeaseFiles(folder / "leases")
-            self._restore()
-            self._journal = Journal(folder / "journal", sizes=sizes or _sizes(disk_bytes), make_room=self._make_room)
+            self._restore(files, wait=network is not None)
+            self._room = Room(files, self._levels, self._lock, self._threads, beside=self._beside)
+            self._journal = Journal(
+                folder / "journal", sizes=sizes or _sizes(disk_bytes), make_room=self._room.make_room
+            )
         except BaseException:
             os.close(self._lock_file)
             raise
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="sdcp-store")
+        self._objects = LevelObjects(self._room, version=self._version, clock=clock)
+        self._below: Below | None = None
+        if network is not None:
+            self._below = self._room.network = self._objects.network = Below(
+                self._objects,
+                self._room,
+                network,
+                first_version=self._version(),
+                clock=clock,
+                listed=self._network_listed,
+            )
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
     async def put(self, name: str, data: bytes | memoryview, owner: str) -> tuple[ObjectInfo, bool]:
         """See `Store.put`."""
-        return await self._in_thread(self._put, name, bytes(data), owner)
+        return await self._objects.put(name, data, owner)
+
+    async def put_sealed(self, name: str, segment: Sealed, owner: str) -> tuple[ObjectInfo, bool]:
+        """See `SharedStore.put_sealed`."""
+        return await self._objects.put_sealed(name, segment, owner)
 
     def look(self, name: str) -> ObjectInfo | None:
         """See `Store.look`."""
         with self._lock:
+            self._objects.check_known(name)
             return self._table.look(name)
 
     async def get(self, name: str) -> tuple[ObjectInfo, bytes]:
         """See `Store.get`."""
-        with self._lock:
-            info = self._table.use(name)
-            data = self._memory.get(name)
-        if data is not None:
-            self._counts["hits"] += 1
-            return info, data
-        return info, await self._in_thread(self._read, info)
+        return await self._objects.get(name)
+
+    async def get_sealed(self, name: str) -> tuple[ObjectInfo, Sealed]:
+        """See `SharedStore.get_sealed`."""
+        return await self._objects.get_sealed(name)
 
     async def delete(self, name: str) -> None:
         """See `Store.delete`."""
@@ -121,6 +157,11 @@ class DurableStore:
     async def take_lease(self, lease: str, owner: str, names: Sequence[str], ttl_ms: int) -> None:
         """See `Store.take_lease`."""
         await self._in_thread(self._take_lease, lease, owner, names, ttl_ms)
+        if not self._levels.network_keeps:
+            for (
+                name
+            ) in names:  # what lies where it may be lost is brought up; if it cannot be, the lease stays as it is
+                await self._objects.bring_up(name)
 
     async def release_lease(self, lease: str, owner: str) -> None:
         """See `Store.release_lease`."""
@@ -129,6 +170,8 @@ class DurableStore:
     async def sweep(self) -> None:
         """See `Store.sweep`."""
         await self._in_thread(self._expire)
+        if self._below is not None:
+            self._below.mover.wake()
         now = self._wall_clock()
         if self._log_retention_s is not None and now >= self._next_forgetting:
             self._next_forgetting = now + min(_FORGETTING_S, self._log_retention_s)
@@ -148,6 +191,16 @@ class DurableStore:
         """See `Store.read_log`."""
         return await self._in_thread(self._journal.read, log, start, stop)
 
+    # -- the network --------------------------------------------------------------------------------------------------
+
+    async def settle(self, within_s: float | None = None) -> None:
+        """Wait until the network level has been listed and has taken what it takes now, or has failed."""
+        if self._below is not None:
+            await self._below.mover.settle(within_s)
+
+    async def _network_listed(self) -> None:
+        await self._in_thread(self._restore_awaited)
+
     # -- the whole ----------------------------------------------------------------------------------------------------
 
     def listing(self, kind: Kind, prefix: str = "", after: str = "", limit: int = 1000) -> list[Entry]:
@@ -159,7 +212,7 @@ class DurableStore:
             now = self._clock()
             if kind == "leases":
                 return self._table.list_leases(prefix, after, limit, now)
-            return self._table.list_objects(prefix, after, limit, now, self._level_of)
+            return self._table.list_objects(prefix, after, limit, now, self._levels.where)
 
     def figures(self) -> Mapping[str, int]:
         """See `Store.figures`."""
@@ -169,12 +222,13 @@ class DurableStore:
                 "object_octets": self._table.size,
                 "leased_octets": self._table.leased_size,
                 "leases": len(self._table.leases),
-                "memory_octets": self._memory.size,
             }
+            levels = self._levels.figures()
         journal = self._journal
         return {
             **sizes,
-            **self._counts,
+            **self._objects.counts,
+            **{f"{level}_{name}": value for level, figures in levels.items() for name, value in figures.items()},
             "logs": len(journal),
             "log_octets": journal.octets,
             "logs_damaged": len(journal.damaged),
@@ -183,8 +237,16 @@ class DurableStore:
             "syncs": journal.syncs,
         }
 
+    def level_figures(self) -> Mapping[str, Mapping[str, int]]:
+        """See `Store.level_figures`."""
+        with self._lock:
+            return self._levels.figures()
+
     async def close(self) -> None:
-        """See `Store.close`."""
+        """See `Store.close`. What is leased and lies in host memory alone is written to disk."""
+        if self._below is not None:
+            await self._below.close()
+        await self._in_thread(self._objects.write_down_leased)
         await self._in_thread(self._journal.close)
         self._threads.shutdown()
         os.close(self._lock_file)
@@ -192,82 +254,17 @@ class DurableStore:
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args, **kwargs))
 
-    # -- in a thread: objects -----------------------------------------------------------------------------------------
+    # -- what the levels ask ------------------------------------------------------------------------------------------
 
-    def _put(self, name: str, data: bytes, owner: str) -> tuple[ObjectInfo, bool]:
-        while True:
-            with self._lock:
-                info = self._table.look(name)
-                other = self._creating.get(name)
-                if info is None and other is None:
-                    done = self._creating[name] = threading.Event()
-                    break
-            if other is not None:
-                other.wait()
-            elif info is not None and (same := self._same(info, data)) is not None:
-                return same, False
-        try:
-            return self._create(name, data, owner), True
-        finally:
-            with self._lock:
-                del self._creating[name]
-            done.set()
+    def _version(self) -> int:
+        return next(self._journal.versions)
 
-    def _same(self, info: ObjectInfo, data: bytes) -> ObjectInfo | None:
-        """The object, if it has these octets; None when it is gone by now. PreconditionFailed for other octets."""
-        try:
-            if self._read(info) == data:
-                return info
-        except ObjectMissingError:
-            return None
-        raise PreconditionFailed(f"object {info.name!r} exists with other content, and objects never change")
-
-    def _create(self, name: str, data: bytes, owner: str) -> ObjectInfo:
-        info = ObjectInfo(name, next(self._journal.versions), len(data), owner)
-        if not self._make_room(info.size, False, coming=info.size):
-            self._counts["full"] += 1
-            raise StoreFullError(f"no room for {info.size} octets: what could be evicted would not make it")
-        try:
-            self._on_disk(info.size, lambda: self._objects.write(info, data))
-        except BaseException:
-            with self._lock:
-                self._coming -= info.size
-            raise
-        with self._lock:
-            self._coming -= info.size
-            self._table.add(info, self._clock())
-            self._memory.add(name, data)
-            self._counts["puts"] += 1
-        return info
-
-    def _read(self, info: ObjectInfo) -> bytes:
-        try:
-            data = self._objects.read(info)
-        except OSError as fault:
-            raise StoreUnavailableError(f"object {info.name!r} cannot be read: {fault.strerror}") from None
-        with self._lock:
-            self._counts["misses"] += 1
-            present = self._table.look(info.name) == info
-            if data is not None and present:
-                self._memory.add(info.name, data)
-            elif data is None and present:
-                self._table.lose(info.name)
-                self._counts["lost"] += 1
-                log.error("object %r: its file is damaged; it counts as evicted", info.name)
-        if data is None:
-            self._objects.remove(info)
-            raise ObjectMissingError(f"there is no object {info.name!r}, or it was evicted")
-        return data
+    def _beside(self) -> int:
+        return self._journal.room
 
     def _delete(self, name: str) -> None:
         self._expire()
-        with self._lock:
-            info = self._table.remove(name)
-            self._memory.drop(name)
-        self._objects.remove(info)
-
-    def _level_of(self, name: str) -> str:
-        return "memory" if name in self._memory else "disk"
+        self._objects.delete(name)
 
     # -- in a thread: leases ------------------------------------------------------------------------------------------
 
@@ -275,14 +272,20 @@ class DurableStore:
         self._expire()
         with self._lease_lock:
             with self._lock:
+                for name in names:
+                    self._objects.check_known(name)
                 held = self._table.take(lease, owner, names, ttl_ms, self._clock())
             # If this fails the objects stay leased until the time is over: too long does no harm.
-            self._on_disk(0, lambda: self._leases.write(lease, held))
+            self._room.on_disk(0, lambda: self._leases.write(lease, held))
 
     def _release_lease(self, lease: str, owner: str) -> None:
         with self._lease_lock:
+            awaited = self._awaited.get(lease)
+            if awaited is not None and awaited[0] != owner:
+                raise Forbidden("this lease belongs to another certificate")
             with self._lock:
                 self._table.release(lease, owner)
+            self._awaited.pop(lease, None)
             self._leases.remove(lease)
 
     def _expire(self) -> None:
@@ -292,84 +295,42 @@ class DurableStore:
             for lease in ended:
                 self._leases.remove(lease)
 
-    def _restore(self) -> None:
-        for info in self._objects.found():
-            self._table.add(info, self._clock() - self._objects.age_s(info))
+    def _restore(self, files: ObjectFiles, *, wait: bool) -> None:
+        """Enter what the folder holds. `wait`: objects that leases hold and that are not here may be in the network."""
+        for info in files.found():
+            self._table.add(info, self._clock() - files.age_s(info))
+            self._levels.add_to_disk(info)
         for name, owner, lease in self._leases.found():
-            there = [each for each in lease.objects if self._table.look(each)]
-            if there:
-                self._table.take(name, owner, there, lease.ttl_ms, self._clock())
-            else:
+            held = self._restore_lease(name, owner, lease)
+            if wait and (held is None or len(held.names) < len(set(lease.objects))):
+                self._awaited[name] = owner, lease, held
+            elif held is None:
                 self._leases.remove(name)
 
-    # -- room ---------------------------------------------------------------------------------------------------------
+    def _restore_lease(self, name: str, owner: str, lease: Lease) -> Held | None:
+        there = [each for each in lease.objects if self._table.look(each)]
+        return self._table.take(name, owner, there, lease.ttl_ms, self._clock()) if there else None
 
-    def _make_room(self, octets: int, disk_full: bool, coming: int = 0) -> bool:
-        """Allow `octets` more, evicting as need be; with `disk_full`, free so many whatever our own limit says."""
-        with self._lock:
-            used = self._table.size + self._coming + self._journal.room
-            over = octets if disk_full else used + octets - self._disk_bytes
-            victims = []
-            if over > 0:
-                victims = self._table.evict(over)
-                if not victims:
-                    return False
-            for victim in victims:
-                self._memory.drop(victim.name)
-            self._coming += coming
-            self._counts["evictions"] += len(victims)
-        for victim in victims:
-            self._objects.remove(victim)
-        return True
+    def _restore_awaited(self) -> None:
+        """The network has been listed: complete the leases that have not been renewed or ended since the start."""
+        with self._lease_lock:
+            for name, (owner, lease, before) in self._awaited.items():
+                with self._lock:
+                    untouched = self._table.leases.get(name) is before
+                    held = self._restore_lease(name, owner, lease) if untouched else before
+                if untouched and held is None:
+                    self._leases.remove(name)
+            self._awaited.clear()
 
-    def _on_disk(self, octets: int, write: Callable[[], None]) -> None:
-        """Write; on a full disk evict and try again. StoreFullError, StoreUnavailableError."""
-        while True:
-            try:
-                return write()
-            except OSError as fault:
-                if fault.errno not in DISK_FULL:
-                    raise StoreUnavailableError(f"the disk cannot be written: {fault.strerror}") from None
-                if not self._make_room(max(octets, 1), True):
-                    self._counts["full"] += 1
-                    raise StoreFullError("the disk is full, and nothing on it may go") from None
+
+def _descriptors() -> int:
+    """How many segments host memory may hold: each takes a descriptor, of which connections need some too."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft // 2
 
 
 def _sizes(disk_bytes: int) -> Sizes:
     return Sizes(ahead=min(Sizes().ahead, disk_bytes // _AHEAD))
-
-
-class _Memory:
-    """Octets of objects by name, least recently used first, at most `capacity` of them."""
-
-    def __init__(self, capacity: int) -> None:
-        self.size = 0
-        self._capacity = capacity
-        self._octets: dict[str, bytes] = {}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._octets
-
-    def get(self, name: str) -> bytes | None:
-        """An object's octets, if they are here; a use of them."""
-        data = self._octets.pop(name, None)
-        if data is not None:
-            self._octets[name] = data
-        return data
-
-    def add(self, name: str, data: bytes) -> None:
-        """Keep an object's octets, and let go of others; one larger than all the room is not kept."""
-        if len(data) > self._capacity:
-            return
-        self.drop(name)
-        self._octets[name] = data
-        self.size += len(data)
-        while self.size > self._capacity:
-            self.drop(next(iter(self._octets)))
-
-    def drop(self, name: str) -> None:
-        """Let go of an object's octets, if they are here."""
-        self.size -= len(self._octets.pop(name, b""))
 
 
 def _locked(folder: Path) -> int:

@@ -155,6 +155,18 @@ class MemoryStore:
             "log_octets": self._log_size,
         }
 
+    def level_figures(self) -> Mapping[str, Mapping[str, int]]:
+        """See `Store.level_figures`: one level, for logs too."""
+        return {
+            "memory": {
+                "limit": self.capacity,
+                "octets": self._table.size + self._log_size,
+                "objects": len(self._table),
+                "leased_octets": self._table.leased_size,
+                "evictions": self._evictions,
+            }
+        }
+
     async def close(self) -> None:
         """Nothing is under way, and nothing is kept."""
         for name in tuple(self._sealed):

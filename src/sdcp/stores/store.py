@@ -53,7 +53,10 @@ class Store(Protocol):
         ...
 
     def look(self, name: str) -> ObjectInfo | None:
-        """What is known of an object; renews nothing and promises nothing about a later read."""
+        """What is known of an object; renews nothing and promises nothing about a later read.
+
+        StoreUnavailableError while it cannot be told whether there is one.
+        """
         ...
 
     async def get(self, name: str) -> tuple[ObjectInfo, bytes]:

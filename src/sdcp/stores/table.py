@@ -8,6 +8,7 @@ so that eviction and deletion ask one number.
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,7 @@ class Table:
         self.size = 0
         self.leased_size = 0
         self.leases: dict[str, Held] = {}
-        self._objects: dict[str, _Object] = {}
+        self._objects: OrderedDict[str, _Object] = OrderedDict()
         self._ends: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
@@ -57,10 +58,10 @@ class Table:
 
     def use(self, name: str) -> ObjectInfo:
         """The same, and make it the most recently used. ObjectMissingError."""
-        entry = self._objects.pop(name, None)
+        entry = self._objects.get(name)
         if entry is None:
             raise ObjectMissingError(f"there is no object {name!r}, or it was evicted")
-        self._objects[name] = entry
+        self._objects.move_to_end(name)
         return entry.info
 
     def add(self, info: ObjectInfo, now: float) -> None:
@@ -86,6 +87,24 @@ class Table:
             self.leased_size -= entry.info.size
             for held in self.leases.values():  # so that none of them is counted against a later object of this name
                 held.names = tuple(each for each in held.names if each != name)
+        self._drop(name)
+
+    def add_oldest(self, info: ObjectInfo, since: float) -> None:
+        """Enter an object as the least recently used."""
+        self.add(info, since)
+        self._objects.move_to_end(info.name, last=False)
+
+    def is_leased(self, name: str) -> bool:
+        """Whether a lease holds the object."""
+        kept = self._objects.get(name)
+        return kept is not None and kept.leases > 0
+
+    def leased(self) -> set[str]:
+        """Names of all objects that a lease holds."""
+        return {name for held in self.leases.values() for name in held.names}
+
+    def drop(self, name: str) -> None:
+        """Take an object out that no lease holds."""
         self._drop(name)
 
     def evict(self, octets: int) -> list[ObjectInfo]:

@@ -40,7 +40,9 @@ async def make_store(request: pytest.FixtureRequest, tmp_path: Path, clock: Cloc
         store: Store = (
             MemoryStore(capacity, clock=clock)
             if request.param == "memory"
-            else DurableStore(tmp_path / f"store{len(made)}", disk_bytes=capacity, sizes=SMALL, clock=clock)
+            else DurableStore(
+                tmp_path / f"store{len(made)}", host_bytes=0, disk_bytes=capacity, sizes=SMALL, clock=clock
+            )
         )
         made.append(store)
         return store
