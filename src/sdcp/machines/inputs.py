@@ -426,3 +426,19 @@ class StoreFailed:
 
     detail: str
     answers: object | None = None
+
+
+# ---- the manifest of a router session (D45) -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestAnswered:
+    """Answers AppendManifest or ReadManifest: what a log answers, and to which effect."""
+
+    answer: LogAppended | LogMoved | LogFenced | LogUnanswered | LogRead
+    answers: object
+
+
+@dataclass(frozen=True, slots=True)
+class TakenUp:
+    """The session's manifest was read by a router that did not know the session: it is to go on."""

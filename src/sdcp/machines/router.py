@@ -26,25 +26,23 @@ from sdcp.machines import inputs
 from sdcp.machines.effects import CancelTimer, EndSession, ReadLog, Refuse, Reply, SendDrafter, SetTimer
 from sdcp.machines.fencing import TIMER as FENCE_TIMER
 from sdcp.machines.locating import TIMER as LOCATION_TIMER
-from sdcp.machines.router_drafting import Drafting
-from sdcp.machines.router_opening import Opening
-from sdcp.machines.router_policies import Changing
 from sdcp.machines.router_steps import REMINDER, TIMER, Effects, Patience, Step, ended_by, unclear
+from sdcp.machines.router_taking_up import TakingUp
 from sdcp.messages.contract import Action
+from sdcp.messages.manifest import EndRecord, WithdrawnRecord
 from sdcp.messages.session import SessionState, State
 from sdcp.rules.draws import LAST_ROUND
 
 __all__ = ["Patience", "RouterSession"]
 
 
-class RouterSession(Opening, Changing, Drafting):
+class RouterSession(TakingUp):
     """One session: `handle` takes one input and returns what has to happen, in order."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._last_event: object = None
         self._unable: list[int] = []  # front ends that cannot have the output from the verifier any more
-        self._committed = 0  # tokens at the end, as far as a verifier has said
         self._round_reminded: int | None = None  # the verifier's, when it was last told again
 
     def handle(self, event: object) -> Effects:
@@ -128,8 +126,10 @@ class RouterSession(Opening, Changing, Drafting):
         return self._next() if ended is None else self._end(ended, state.committed)
 
     def _withdraw(self, event: inputs.RequestWithdrawn) -> Effects:
-        reply = [Reply(event.request, None)]
-        return reply if self._step is Step.ENDED else reply + self._give_up()
+        reply: Effects = [Reply(event.request, None)]
+        if self._step is Step.ENDED:
+            return reply
+        return self._keep(WithdrawnRecord(epoch=self.epoch, round=self._point.round)) + reply + self._give_up()
 
     def _cancelled(self, event: inputs.RequestCancelled) -> Effects:
         self._requester_gone(event.request)
@@ -225,7 +225,8 @@ class RouterSession(Opening, Changing, Drafting):
             self.failure = self.failure or SessionClosed("The request was withdrawn before a verifier took it.")
             told += self._locating.refuse(self.failure)
         forgotten = [CancelTimer(name) for name in (TIMER, FENCE_TIMER, REMINDER)]
-        return [*forgotten, *self._drop_changes(), *told, EndSession()]
+        kept = self._keep(EndRecord(epoch=self.epoch, round=self._point.round, ended=action, committed=committed))
+        return [*kept, *forgotten, *self._drop_changes(), *told, EndSession()]
 
     def _tell_tokens(self, event: object) -> Effects:
         """The log has all that was committed, when the verifier that ended the session is gone (D33)."""

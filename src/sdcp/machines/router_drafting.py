@@ -13,6 +13,7 @@ from sdcp.machines import inputs
 from sdcp.machines.effects import ChooseDrafter, ReadLog, SendAssignment, SendDrafter, StoreTokens
 from sdcp.machines.router_steps import HAS_DRAFTER, Effects, Point, Step, Stepping, ended_by
 from sdcp.messages.contract import Action
+from sdcp.messages.manifest import AssignedRecord
 from sdcp.messages.output import Event
 from sdcp.messages.round import Assignment
 from sdcp.messages.session import SessionState, State
@@ -123,7 +124,23 @@ class Drafting(Stepping):
     def _assignment_taken(self, event: inputs.AssignmentTaken) -> Effects:
         self._refusing.clear()
         self._waited_ms = self._refusals = 0
-        return self._next()
+        put = self._put
+        if put is None or put is self._put_kept:
+            return self._next()
+        self._put_kept = put
+        assigned = AssignedRecord(
+            epoch=put.epoch,
+            round=put.round,
+            verifier=put.verifier,
+            drafter=put.drafter,
+            prompt=put.prompt if isinstance(put.prompt, str) else None,
+            sampling=put.sampling,
+            committed=put.committed,
+            digest=put.digest,
+            committed_tokens=put.committed_tokens,
+            m_init=put.m_init,
+        )
+        return self._keep(assigned) + self._next()
 
     def _assignment_refused(self, event: inputs.AssignmentRefused) -> Effects:
         if event.error is not None and self._store_anew():

@@ -25,6 +25,7 @@ from sdcp.machines.router_steps import (
     unclear,
 )
 from sdcp.messages.contract import Action, Contract
+from sdcp.messages.manifest import OpenedRecord
 from sdcp.messages.request import Location
 from sdcp.messages.session import Resume, SessionOpen, SessionState
 
@@ -116,7 +117,14 @@ class Opening(Stepping):
     def _moved(self) -> Effects:
         """Tell the front ends that wait to hear it."""
         location = Location(session=self.session, epoch=self.epoch, verifier=self._verifier_uri)
-        return [*self._locating.moved(location)]
+        opened = OpenedRecord(
+            epoch=self.epoch,
+            round=self._point.round,
+            verifier=self._verifier_uri,
+            prompt=self._prompt if isinstance(self._prompt, str) else None,
+            resume=self._open.resume if self._open is not None else None,
+        )
+        return [*self._keep(opened), *self._locating.moved(location)]
 
     def _open_refused(self, error: ProblemError) -> Effects:
         if unclear(error):

@@ -15,6 +15,7 @@ from sdcp.machines.effects import Refuse, Reply, SendOpen, SendPolicy
 from sdcp.machines.profiles import Profiles
 from sdcp.machines.router_steps import Effects, Patience, Step, Stepping
 from sdcp.messages.contract import Contract, Sampling
+from sdcp.messages.manifest import ACCEPTED, DROPPED, SENT, PolicyRecord
 from sdcp.messages.session import Policy, SessionState
 
 MOST_AHEAD = 64  # rounds by which a change is put off at most
@@ -23,7 +24,7 @@ MOST_WAITING = 64  # changes of a session that no verifier has answered yet
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class Change:
     """`exact`: from `from_round` or not at all; else there or later. `again`: a verifier had accepted it before."""
 
     request: int | None
@@ -47,7 +48,7 @@ class Changing(Stepping):
     ) -> None:
         super().__init__(session, contract, prompt, commit_log, patience)
         self._profiles = Profiles()
-        self._changes: list[_Change] = []
+        self._changes: list[Change] = []
 
     @property
     def _current_sampling(self) -> Sampling | None:
@@ -59,7 +60,7 @@ class Changing(Stepping):
         if len(self._changes) >= MOST_WAITING:
             return [Refuse(event.request, Overloaded("Too many changes of the profile are on their way; try later."))]
         exact = event.from_round is not None
-        self._changes.append(_Change(event.request, event.sampling, event.from_round or 0, exact))
+        self._changes.append(Change(event.request, event.sampling, event.from_round or 0, exact))
         waiting = self._step is Step.CHOOSING_DRAFTER and self._pausing
         return self._send_policy() if waiting or self._step is Step.RUNNING else []
 
@@ -67,13 +68,20 @@ class Changing(Stepping):
         change = self._changes[0]
         from_round = change.from_round if change.exact else max(change.from_round, self._point.round + change.ahead)
         policy = Policy(session=self.session, from_round=from_round, sampling=change.sampling)
-        return self._ask(Step.UPDATING, SendPolicy(self._verifier_uri, policy))
+        kept = [] if change.again else self._keep_policy(SENT, policy, self._point.round)
+        return kept + self._ask(Step.UPDATING, SendPolicy(self._verifier_uri, policy))
+
+    def _keep_policy(self, stage: str, policy: Policy, round_: int) -> Effects:
+        record = PolicyRecord(
+            epoch=self.epoch, round=round_, stage=stage, from_round=policy.from_round, sampling=policy.sampling
+        )
+        return self._keep(record)
 
     def _policy_taken(self, state: SessionState) -> Effects:
         policy, change = self._awaited.message, self._changes.pop(0)
         self._profiles.accept(policy, state.round)
         reply = [] if change.request is None else [Reply(change.request, policy)]
-        return reply + self._policies_done()
+        return self._keep_policy(ACCEPTED, policy, state.round) + reply + self._policies_done()
 
     def _policies_done(self) -> Effects:
         if self._changes or self._wanted is not None or self._put is None:
@@ -88,7 +96,7 @@ class Changing(Stepping):
             return self._ask(Step.REFRESHING, SendOpen(self._verifier_uri, self._open))
         self._changes.pop(0)
         refusal = [] if change.request is None else [Refuse(change.request, error)]
-        return refusal + self._policies_done()
+        return self._keep_policy(DROPPED, self._awaited.message, self._point.round) + refusal + self._policies_done()
 
     def _policy_unanswered(self) -> None:
         """It may be in force: a repeat for the same round could be refused for having been accepted."""
@@ -103,7 +111,7 @@ class Changing(Stepping):
     def _resumed(self) -> None:
         """A new verifier is told first what was in force, then what is pending, then what is new (D21)."""
         again = [
-            _Change(None, policy.sampling, policy.from_round, exact=False, again=True)
+            Change(None, policy.sampling, policy.from_round, exact=False, again=True)
             for policy in self._profiles.after(self.session, self._point.round)
         ]
         self._changes = again + [change for change in self._changes if not change.again]

@@ -13,10 +13,11 @@ from enum import Enum, auto
 from typing import Any
 
 from sdcp.errors import Overloaded, ProblemError
-from sdcp.machines.effects import SetTimer
+from sdcp.machines.effects import Keep, SetTimer
 from sdcp.machines.locating import Locating
 from sdcp.machines.recorded import Recorded
 from sdcp.messages.contract import Action, Contract, Sampling
+from sdcp.messages.manifest import ManifestRecord
 from sdcp.messages.round import Assignment
 from sdcp.messages.session import SessionOpen, SessionState, State
 from sdcp.rules.digest import digest_of, prefix_digest
@@ -95,6 +96,7 @@ class Stepping(ABC):
     """The state of a router session. `verifier` and `drafter` are the base URIs in use or being tried.
 
     `ended` is 4 or 5 at the end; `failure` is what the front end is told when no verifier ever had the session.
+    `keeps`: whether what a router has to know again, should it lose its memory, is kept in a manifest (D45).
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class Stepping(ABC):
         self.drafter: str | None = None
         self.ended: Action | None = None
         self.failure: ProblemError | None = None
+        self.keeps = False
         start_digest = prefix_digest(digest_of(contract), prompt)
         self._prompt_tokens = tuple(prompt)
         self._prompt: tuple[int, ...] | str = self._prompt_tokens
@@ -135,6 +138,19 @@ class Stepping(ABC):
         self._catching_up = False  # with the log, before a drafter is chosen
         self._open: SessionOpen | None = None
         self._put: Assignment | None = None
+        self._put_kept: Assignment | None = None
+        self._committed = 0  # tokens at the end, as far as a verifier has said
+
+    def awaits(self, effect: object) -> bool:
+        """Tell whether the session still waits for the answer to this effect."""
+        return self._awaited is effect
+
+    def repeats(self, message: Assignment) -> bool:
+        """Tell whether this PUT drafter is one that a drafter has taken an assignment after."""
+        return message is self._put_kept
+
+    def _keep(self, record: ManifestRecord) -> Effects:
+        return [Keep(record)] if self.keeps else []
 
     def _awaits(self, answered: object) -> bool:
         return self._awaited is not None and (answered is None or answered is self._awaited)
