@@ -68,12 +68,13 @@ def test_what_seeds_bring_is_of_every_kind() -> None:
         "a prompt as an object": sum(len(each.prompt) > each.inline_prompt for each in scenarios),
         "a store without fences": sum(not each.enforces_fences for each in scenarios),
         "messages as bytes": sum(each.encoded for each in scenarios),
+        "a manifest": sum(each.keeps for each in scenarios),
         "little patience": sum(each.impatient for each in scenarios),
         "liars": sum(any(getattr(each.liars, name) for name in each.liars.__slots__) for each in scenarios),
     }
     happening = [incident.what for each in scenarios for incident in each.incidents]
     met |= {what: happening.count(what) for what in happening}
-    assert len(met) == 13 + 8, met
+    assert len(met) == 14 + 9, met
     assert min(met.values()) >= 12, met
 
 

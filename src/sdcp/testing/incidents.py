@@ -1,8 +1,9 @@
 """What happens to the parties of a world from outside, planned beforehand: each at a moment, or after so many effects.
 
 A process that crashes comes back and knows nothing; one that stands still goes on later as if no time had passed, with
-all it had, past its fencing; one that is told to stop ends what is under way and then ends itself. The router neither
-crashes nor is told to stop: by design nothing but the commit log outlives it today, and its session is lost with it.
+all it had, past its fencing; one that is told to stop ends what is under way and then ends itself. A router that keeps
+a manifest (D45) crashes too, or gets a second life while the first one goes on; one that keeps none does neither, since
+its session would be lost with it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from sdcp.messages.contract import Sampling
 from sdcp.testing.observer import describe, short
+from sdcp.testing.surroundings import ROUTER
 
 if TYPE_CHECKING:
     from sdcp.testing.world import World
@@ -64,11 +66,29 @@ def _whom(world: World, who: str) -> str | None:
 
 
 def _crash(world: World, incident: Incident, party: str) -> None:
+    if party == ROUTER:
+        _crash_router(world, incident)
+        return
     instance = world.verifiers.get(party) or world.drafters[party]
     instance.crash()
     if incident.for_ms:
         world.wires.down.add(party)
         world.clock.watch_for("", incident.for_ms, world.wires.down.discard, party)
+
+
+def _crash_router(world: World, incident: Incident) -> None:
+    world.router.crash()
+    world.wires.down.add(ROUTER)
+    world.clock.watch_for("", incident.for_ms, _start_router, world)
+
+
+def _start_router(world: World) -> None:
+    world.wires.down.discard(ROUTER)
+    world.router.start_again()
+
+
+def _split(world: World, incident: Incident, party: str) -> None:
+    world.router.split()
 
 
 def _stand_still(world: World, incident: Incident, party: str) -> None:
@@ -118,6 +138,7 @@ def _withdraw(world: World, incident: Incident, party: str) -> None:
 _ACTS: Mapping[str, Callable[[World, Incident, str], None]] = MappingProxyType(
     {
         "crash": _crash,
+        "begin another life of": _split,
         "stand still": _stand_still,
         "cut off": _cut,
         "suspect": _suspect,

@@ -14,7 +14,7 @@ from typing import Any
 
 from sdcp.testing.agenda import Agenda
 from sdcp.testing.driven import Driven, Effect, Input
-from sdcp.testing.states import state_of
+from sdcp.testing.states import bare, state_of
 
 Pair = tuple[type, str, type]
 """A class of machine, one of its states, a class of input: what coverage counts."""
@@ -43,10 +43,10 @@ class Recorder:
 
     def handle(self, driven: Driven, given: Input) -> Sequence[Effect]:
         """Hand `given` to the machine and return its effects, unchanged."""
-        machine = driven.machine
+        machine = bare(driven.machine)
         pair = (type(machine), state_of(machine), type(given))
         self.pairs[pair] = self.pairs.get(pair, 0) + 1
-        effects = machine.handle(given)
+        effects = driven.machine.handle(given)
         self.moments.append((self._agenda.now_ms, driven.party, given, effects))
         for effect in effects:
             check = self._checks.get(type(effect))

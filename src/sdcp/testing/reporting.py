@@ -25,8 +25,8 @@ SWEEP_MS: Final = 1_000.0
 class ReportedRouter(Router):
     """The router of a session; it knows of instances what they report."""
 
-    def __init__(self, around: Surroundings, *rest: Any) -> None:
-        super().__init__(around, *rest)
+    def __init__(self, around: Surroundings, *rest: Any, **named: Any) -> None:
+        super().__init__(around, *rest, **named)
         self._roster = Roster()
         around.agenda.set_timer(self, "sweep", self._sweep, SWEEP_MS, ROUTER)
 
@@ -42,6 +42,11 @@ class ReportedRouter(Router):
     def knows(self, status: Status) -> None:
         """Begin with a status that was received before the world began."""
         self._roster.report(status, 0)
+
+    def start_again(self) -> None:
+        """Look for the session in the cache, and wait for statuses."""
+        self._roster = Roster()
+        super().start_again()
 
     def look(self) -> None:
         """Nothing is noticed by magic."""

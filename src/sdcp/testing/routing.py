@@ -1,16 +1,25 @@
-"""The router of a world: the real machine of one session, and whom it may choose."""
+"""The router of a world: the real machine of one session, and whom it may choose.
+
+One that keeps a manifest may crash: the next life finds the session in the cache, or it was never promised to anybody
+(D45). Several lives of it may be there at once, when an old one was given up for dead and is not; of those the last one
+is asked, and takes the session up again if another has it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 
 from sdcp.machines.effects import (
     AppendLog,
+    AppendManifest,
     ChooseDrafter,
     ChooseVerifier,
     EndSession,
+    LetGo,
     ReadLog,
+    ReadManifest,
     Refuse,
     Reply,
     SendAssignment,
@@ -26,21 +35,29 @@ from sdcp.machines.inputs import (
     DrafterLost,
     EventReceived,
     LocationRequested,
+    LogRead,
     LogUnanswered,
+    ManifestAnswered,
     ProfileChanged,
     RequestSubmitted,
     RequestWithdrawn,
     StateReceived,
     StoreFailed,
+    TakenUp,
     TokensStored,
     VerifierChosen,
     VerifierLost,
     VerifierRefused,
     VerifierUnanswered,
 )
+from sdcp.machines.manifest import Manifest, request_records
+from sdcp.machines.manifest_log import ManifestLog
 from sdcp.machines.router import Patience, RouterSession
+from sdcp.machines.router_kept import KeptSession
 from sdcp.messages.contract import Contract, Sampling
+from sdcp.messages.manifest import RequestRecord, TakenRecord
 from sdcp.messages.output import Event
+from sdcp.messages.request import GenerationRequest
 from sdcp.messages.session import SessionState
 from sdcp.testing.drafting import DrafterInstance
 from sdcp.testing.driven import Driven, Perform
@@ -50,6 +67,8 @@ from sdcp.testing.verifying import VerifierInstance
 
 NEVER = 1 << 40
 LOG = "memory:/logs/session"
+WAKES_MS = 2_000.0
+"""After so long a life that was given up for dead thinks that it has lost its verifier: nobody reports to it."""
 
 
 ENDLESS = Patience(verifier_wait_ms=NEVER, recovery_wait_ms=NEVER, drafter_wait_ms=NEVER, failovers=NEVER)
@@ -67,36 +86,148 @@ class Router:
         patience: Patience,
         verifiers: Mapping[str, VerifierInstance],
         drafters: Mapping[str, DrafterInstance],
+        *,
+        keeps: bool = False,
     ) -> None:
-        self.machine = RouterSession(around.session, contract, prompt, LOG, patience)
+        """`keeps`: whether it keeps a manifest."""
         self._around = around
+        self._terms = (contract, prompt, patience)
         self._verifiers = dict(verifiers)
         self._drafters = dict(drafters)
-        self._held = Driven(self.machine, around.agenda, around.network, party=ROUTER, observer=around.observer)
-        self._held.able(self._performers(self._held))
+        self._lives = count(1)
+        self._life = next(self._lives)
+        self._names = count(1)
+        self._looks = self._astray = self._admits = False
+        self._old: list[Driven] = []
+        self.machine = self._session()
+        self._held = self._driven(self._kept(self.machine) if keeps else self.machine)
+
+    # ---- its lives (D45) ---------------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """It loses all it knows. `start_again` begins the next life."""
+        self._held.die()
+
+    def start_again(self) -> None:
+        """Look for the session in the cache."""
+        self._life, self._looks, self._astray = next(self._lives), True, False
+        self._look_for(self._life)
+
+    def split(self) -> None:
+        """The next life begins while the old one goes on, to which nobody talks any more."""
+        old = self._held
+        self._old.append(old)
+        self._around.agenda.set_timer(old, "wakes", lambda _: old.handle(VerifierLost()), WAKES_MS, ROUTER)
+        self.start_again()
+
+    def _look_for(self, life: int) -> None:
+        if life != self._life:
+            return
+        call = Call(lambda answer: self._found(life, answer), sender=ROUTER)
+        network, store = self._around.network, self._around.store
+        network.send(call, lambda call: network.answer(call, store.all_manifests()), CACHE)
+
+    def _found(self, life: int, answer: Answer) -> None:
+        if answer is SILENCE:
+            self._look_for(life)
+        elif life == self._life:
+            self._take_up(answer)
+
+    def _take_up(self, found: Mapping[str, LogRead]) -> None:
+        """Of several the one that was opened: what nobody was told of may have come late."""
+        self._looks = False
+        told: dict[str, Manifest] = {}
+        for ref, read in found.items():
+            manifest = Manifest()
+            manifest.take(read.data)
+            if manifest.whole:
+                told[ref] = manifest
+        if not told:
+            self._none_found()
+            return
+        ref, manifest = max(told.items(), key=lambda item: item[1].opened is not None)
+        taken = TakenRecord(epoch=1, round=0, router=ROUTER, life=_octets(self._life))
+        log = ManifestLog(ref, manifest, found[ref].etag)
+        self._held = self._driven(KeptSession(self._anew(), log, (taken,), manifest))
+        self._held.handle(TakenUp())
+
+    def _none_found(self) -> None:
+        """Take the request for a new one, if it comes again; no older life may make a session of it any more."""
+        self._astray = not self._admits or bool(self._around.store.manifests)
+        if not self._astray:
+            for old in self._old:
+                old.die()
+            self._held = self._driven(self._kept(self._anew()))
+
+    def _anew(self) -> RouterSession:
+        self.machine = self._session()
+        return self.machine
+
+    def _session(self) -> RouterSession:
+        contract, prompt, patience = self._terms
+        return RouterSession(self._around.session, contract, prompt, LOG, patience)
+
+    def _kept(self, session: RouterSession) -> KeptSession:
+        contract, prompt, _ = self._terms
+        first = RequestRecord(
+            epoch=1,
+            round=0,
+            router=ROUTER,
+            life=_octets(self._life),
+            owner="front end",
+            session=session.session,
+            contract=contract,
+            commit_log=LOG,
+            request=GenerationRequest(
+                request=_octets(0), prompt=prompt, max_new=contract.max_new, stop=contract.stop, rule=contract.rule
+            ),
+            prompt_length=len(prompt),
+        )
+        return KeptSession(session, ManifestLog(f"memory:/manifests/{next(self._names)}"), request_records(first))
+
+    def _driven(self, machine: RouterSession | KeptSession) -> Driven:
+        around = self._around
+        held = Driven(machine, around.agenda, around.network, party=ROUTER, observer=around.observer)
+        return held.able(self._performers(held))
 
     # ---- requests, and what it learns by itself ----------------------------------------------------------------------
 
     def submitted(self, call: Call) -> None:
         """POST requests."""
-        self._held.ask(call, RequestSubmitted)
+        self._admits = True
+        self._ask(call, RequestSubmitted)
 
     def located(self, epoch: int | None, wait_ms: int) -> Callable[[Call], None]:
         """GET requests/{id}."""
-        return lambda call: self._held.ask(call, lambda request: LocationRequested(request, epoch, wait_ms))
+        return lambda call: self._ask(call, lambda request: LocationRequested(request, epoch, wait_ms))
 
     def changed(self, sampling: Sampling, from_round: int | None) -> Callable[[Call], None]:
         """POST requests/{id}/policy."""
-        return lambda call: self._held.ask(call, lambda request: ProfileChanged(request, sampling, from_round))
+        return lambda call: self._ask(call, lambda request: ProfileChanged(request, sampling, from_round))
 
     def withdrawn(self, call: Call) -> None:
         """DELETE requests/{id}."""
-        self._held.ask(call, RequestWithdrawn)
+        self._ask(call, RequestWithdrawn)
 
     def told(self, event: Event) -> Callable[[Call], None]:
         """POST events."""
         carried = self._around.network.carried(event)
-        return lambda call: self._held.ask(call, lambda request: EventReceived(request, carried))
+
+        def arrive(call: Call) -> None:
+            if self.machine.verifier is None:  # so it has none that an event may come from (D10)
+                self._around.network.answer(call, SILENCE)
+            else:
+                self._ask(call, lambda request: EventReceived(request, carried))
+
+        return arrive
+
+    def _ask(self, call: Call, make: Callable[[int], Any]) -> None:
+        if self._astray:  # somebody wants it of us
+            self.start_again()
+        if self._looks:
+            self._around.network.answer(call, SILENCE)
+        else:
+            self._held.ask(call, make)
 
     def lose_verifier(self) -> None:
         """The verifier's status has expired, whatever became of it."""
@@ -136,9 +267,20 @@ class Router:
                 lambda call: answers(call, store.append(effect)), _or_unanswered, CACHE
             ),
             ReadLog: lambda effect: held.send(lambda call: answers(call, store.read(effect)), _or_unanswered, CACHE),
-            SendOpen: lambda effect: self._ask(held, effect, self._verifiers[effect.verifier].opens),
-            SendDrafter: lambda effect: self._ask(held, effect, self._verifiers[effect.verifier].assigns),
-            SendPolicy: lambda effect: self._ask(held, effect, self._verifiers[effect.verifier].updates),
+            AppendManifest: lambda effect: held.send(
+                lambda call: answers(call, store.append_manifest(effect)),
+                lambda answer: ManifestAnswered(_or_unanswered(answer), effect),
+                CACHE,
+            ),
+            ReadManifest: lambda effect: held.send(
+                lambda call: answers(call, store.read_manifest(effect)),
+                lambda answer: ManifestAnswered(_or_unanswered(answer), effect),
+                CACHE,
+            ),
+            LetGo: lambda _: self._lets_go(held),
+            SendOpen: lambda effect: self._tell(held, effect, self._verifiers[effect.verifier].opens),
+            SendDrafter: lambda effect: self._tell(held, effect, self._verifiers[effect.verifier].assigns),
+            SendPolicy: lambda effect: self._tell(held, effect, self._verifiers[effect.verifier].updates),
             SendAssignment: lambda effect: held.send(
                 self._drafters[effect.drafter].assigned(effect.message),
                 lambda answer: _taken(effect, answer),
@@ -147,8 +289,12 @@ class Router:
             EndSession: lambda _: None,  # an ended session stays known for a while
         }
 
-    def _ask(self, held: Driven, effect: Any, how: Callable[[Any], Callable[[Call], None]]) -> None:
+    def _tell(self, held: Driven, effect: Any, how: Callable[[Any], Callable[[Call], None]]) -> None:
         held.send(how(effect.message), lambda answer: _verifier_said(effect, answer), effect.verifier)
+
+    def _lets_go(self, held: Driven) -> None:
+        held.die()
+        self._astray = self._astray or held is self._held
 
     def _choose_verifier(self, effect: ChooseVerifier) -> VerifierChosen:
         return VerifierChosen(next((uri for uri in self._verifiers if uri not in effect.but), None))
@@ -162,6 +308,10 @@ class Router:
         ]
         others = [uri for uri in able if uri not in effect.but]
         return DrafterChosen(next(iter(others or able), None))
+
+
+def _octets(number: int) -> bytes:
+    return number.to_bytes(16, "big")
 
 
 def _sink(order: dict[str, Any], uri: str) -> None:

@@ -8,7 +8,7 @@ requests of a few tokens, stop tokens, an empty prompt, stores without fences, p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 from types import MappingProxyType
@@ -97,7 +97,9 @@ class Cast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """`until_ms`: when the faults stop. `loads`: what instances report, verifiers first."""
+    """`until_ms`: when the faults stop. `loads`: what instances report, verifiers first. `keeps`: the router keeps a
+    manifest (D45).
+    """
 
     seed: int
     contract: Contract
@@ -116,6 +118,7 @@ class Scenario:
     liars: Liars = HONEST
     incidents: tuple[Incident, ...] = ()
     until_ms: float = 0.0
+    keeps: bool = False
 
     @property
     def may_be_refused(self) -> bool:
@@ -196,7 +199,7 @@ def scenario_of(seed: int, tokens: int | None = None) -> Scenario:
     until_ms = luck.choice((0.0, 60.0, 300.0, 300.0, 1_000.0, 1_000.0, 3_000.0, 10_000.0))
     verifiers, drafters = luck.randint(1, 3), luck.randint(1, 3)
     parties = Parties(verifiers, drafters)
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         contract=contract,
         prompt=tuple(luck.randrange(family(models).target.vocabulary) for _ in range(luck.choice((0, 1, 2, 5)))),
@@ -215,6 +218,27 @@ def scenario_of(seed: int, tokens: int | None = None) -> Scenario:
         until_ms=until_ms,
         liars=some_liars(luck) if until_ms and tokens is None and luck.random() < 0.25 else HONEST,
     )
+    return _with_manifest(Random(seed ^ 0xF11E), scenario)
+
+
+def _with_manifest(luck: Random, scenario: Scenario) -> Scenario:
+    """In half of the scenarios the router keeps a manifest; then it may crash. The others are as they would be."""
+    if luck.random() < 0.5:
+        return scenario
+    until_ms = scenario.until_ms
+    lives = tuple(_life(luck, until_ms) for _ in range(luck.choice((0, 1, 1, 2, 4)))) if until_ms else ()
+    return replace(scenario, keeps=True, incidents=scenario.incidents + lives)
+
+
+def _life(luck: Random, until_ms: float) -> Incident:
+    at_ms = luck.random() * min(until_ms, luck.choice((30.0, 120.0, 600.0, until_ms)))
+    for_ms = luck.choice((0.0, 10.0, 100.0, 1_000.0, 4_000.0))
+    match luck.choice(("crash", "effect", "effect", "split")):
+        case "effect":
+            return Incident(what="crash", who=ROUTER, after_effects=luck.randint(1, 60), for_ms=for_ms)
+        case "split":
+            return Incident(what="begin another life of", who=ROUTER, at_ms=at_ms)
+    return Incident(what="crash", who=ROUTER, at_ms=at_ms, for_ms=for_ms)
 
 
 def _contract(luck: Random, target: Table, tokens: int | None) -> Contract:

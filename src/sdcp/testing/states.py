@@ -20,6 +20,7 @@ from sdcp.machines import effects, inputs
 from sdcp.machines.commit_log import CommitLog
 from sdcp.machines.drafter import DrafterSession
 from sdcp.machines.router import RouterSession
+from sdcp.machines.router_kept import KeptSession
 from sdcp.machines.router_steps import Step
 from sdcp.machines.verifier import VerifierSession
 from sdcp.machines.verifier_round import Stage
@@ -27,6 +28,11 @@ from sdcp.machines.verifier_serving import Phase, Serving
 
 Machine = Any
 """A VerifierSession, a DrafterSession, a RouterSession or a CommitLog."""
+
+
+def bare(machine: Machine) -> Machine:
+    """Return the machine that has the states: of a `KeptSession` the `RouterSession` in it."""
+    return machine.session if isinstance(machine, KeptSession) else machine
 
 
 def state_of(machine: Machine) -> str:

@@ -2,6 +2,7 @@
 
 What an append does to a log's fence is `sdcp.stores.records`, the rule of every store here. With `enforces_fences`
 False the log takes any conditional append, as a plain PUT with If-Match would, and verifiers have to read back (6.8).
+Manifests are logs apart (D45): nothing fences them, and nobody looks on.
 Not here: leases, eviction, room, access rights, and loss, which is the network's business.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdcp.errors import InvalidContent, Overloaded, ProblemError, QUnavailable
-from sdcp.machines.effects import AppendLog, FetchRows, FetchTokens, ReadLog
+from sdcp.machines.effects import AppendLog, AppendManifest, FetchRows, FetchTokens, ReadLog, ReadManifest
 from sdcp.machines.inputs import (
     LogAppended,
     LogFenced,
@@ -57,6 +58,7 @@ class Store:
         self.enforces_fences = enforces_fences
         self.objects: dict[str, bytes] = {}
         self.logs: dict[str, Log] = {}
+        self.manifests: dict[str, Log] = {}
         self.octets_read = 0
         self.octets_written = 0
         self._appended = appended
@@ -96,6 +98,27 @@ class Store:
         data = bytes(memoryview(self.logs[ref].octets)[start:]) if ref in self.logs else b""
         self.octets_read += len(data)
         return data
+
+    # ---- manifests (D45) ---------------------------------------------------------------------------------------------
+
+    def append_manifest(self, effect: AppendManifest) -> LogAppended | LogMoved:
+        """Carry out AppendManifest."""
+        log = self.manifests.setdefault(effect.ref, Log())
+        if effect.etag != log.etag:
+            return LogMoved()
+        log.octets += effect.data
+        log.version += 1
+        assert log.etag is not None  # it has just been appended to
+        return LogAppended(log.etag, 0)
+
+    def read_manifest(self, effect: ReadManifest) -> LogRead:
+        """Carry out ReadManifest."""
+        log = self.manifests.get(effect.ref, Log())
+        return LogRead(effect.start, bytes(log.octets[effect.start :]), log.etag)
+
+    def all_manifests(self) -> dict[str, LogRead]:
+        """Return every manifest whole, by its name, the oldest first."""
+        return {ref: LogRead(0, bytes(log.octets), log.etag) for ref, log in self.manifests.items() if log.version}
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 

@@ -92,7 +92,9 @@ class World(Pair):
     def _make_router(
         self, around: Surroundings, contract: Contract, prompt: tuple[int, ...], patience: Patience
     ) -> Router:
-        router = ReportedRouter(around, contract, prompt, patience, self.verifiers, self.drafters)
+        router = ReportedRouter(
+            around, contract, prompt, patience, self.verifiers, self.drafters, keeps=self.scenario.keeps
+        )
         for status in self._statuses(contract):
             Reporter(status, around, router, self.wires.down)
         return router
@@ -173,7 +175,8 @@ class World(Pair):
         """What must be so when a session is over, and nothing is under way any more."""
         front_end, watch = self.front_end, self.watch
         if front_end.failure is not None:
-            if watch.tokens or not self.scenario.may_be_refused:
+            known = watch.tokens and not self.scenario.keeps  # a life may end before it writes who opened the session
+            if known or not self.scenario.may_be_refused:
                 raise Broken(f"the request was refused: {front_end.failure}")
             return
         if front_end.tokens != watch.tokens:
