@@ -80,13 +80,16 @@ local function remove_unused(age)
   return #due
 end
 
--- Remove unleased objects of at least so many octets, least recently used first; if they are fewer, none.
-local function evict(octets)
+-- Remove unleased objects of at least so many octets, least recently used first. If they are fewer: all of them where
+-- `any` will do, else none. Say whether there is now more room, and as much as can be asked for.
+local function evict(octets, any)
   local victims, first = {}, 0
   while octets > 0 do
     local names = call('ZRANGE', prefix .. 'unleased', first, first + 99)
-    if #names == 0 then
+    if #names == 0 and not (any and #victims > 0) then
       return false
+    elseif #names == 0 then
+      break
     end
     for _, name in ipairs(names) do
       if octets > 0 then
@@ -131,7 +134,7 @@ function operations.put(name, owner, data, capacity, age)
   end_leases()
   remove_unused(tonumber(age))
   local total = tonumber(call('GET', prefix .. 'octets') or 0) + #data
-  if tonumber(capacity) > 0 and not evict(total - tonumber(capacity)) then
+  if tonumber(capacity) > 0 and not evict(total - tonumber(capacity), false) then
     return { 'full' }
   end
   call('SET', prefix .. 'o:' .. name, data)
@@ -165,9 +168,10 @@ function operations.delete(name)
   return { 'done' }
 end
 
+-- For a server whose own memory is full.
 function operations.evict(octets)
   end_leases()
-  return { evict(tonumber(octets)) and 'done' or 'full' }
+  return { evict(tonumber(octets), true) and 'done' or 'full' }
 end
 
 -- ttl in microseconds. All of `objects`, names with a space between them, or none.
@@ -254,6 +258,15 @@ function operations.append(log, expected, data, longest, records)
     call('ZADD', prefix .. 'logs', 0, log)
   end
   return { 'done', version }
+end
+
+-- first, last: octets, as of GETRANGE. (Not a transaction, which a server refuses while its memory is full.)
+function operations.read(log, first, last)
+  local state = call('HMGET', prefix .. 'm:' .. log, 'version', 'size')
+  if not state[1] then
+    return { 'absent' }
+  end
+  return { 'there', state[1], state[2], call('GETRANGE', prefix .. 'l:' .. log, first, last) }
 end
 
 -- Ages in microseconds: of objects since their last use, of logs since their last append; 0: logs stay. 'more' when

@@ -12,7 +12,8 @@ Not here: who may do what. Whoever has the server's password may do everything, 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 from sdcp.errors import ConfigurationError, Conflict, Forbidden, MalformedBody
@@ -35,6 +36,7 @@ from sdcp.stores.valkey_server import Server
 _NAME_OCTETS = 16  # 128 random bits
 _LONGEST_OBJECT = 256 << 20  # the server's own limit is 512 MiB
 _LONGEST_LOG = 64 << 20
+_ROOM = 1 << 20  # what is let go at once, at least, when the server's memory is full
 _MICROSECONDS = 1_000_000
 
 
@@ -100,13 +102,8 @@ class ValkeyCache:
         if octets > _LONGEST_OBJECT:
             raise StoreFullError(f"an object of {octets} octets is too large: at most {_LONGEST_OBJECT} are kept")
         age = int(self._server.address.object_ttl_s * _MICROSECONDS)
-        arguments = ("put", name, self.owner, data, self._server.address.capacity, age)
-        try:
-            answer = await self._server.call(*arguments)
-        except StoreFullError:  # the server's own memory: what is not leased goes first
-            if await self._server.call("evict", octets) != [b"done"]:
-                raise
-            answer = await self._server.call(*arguments)
+        put = partial(self._server.call, "put", name, self.owner, data, self._server.address.capacity, age)
+        answer = await self._with_room(octets, put)
         if answer[0] == b"other":
             raise Conflict(f"object {name!r} exists with other content, and objects never change")
         if answer[0] == b"full":
@@ -118,7 +115,7 @@ class ValkeyCache:
         name = self._name(ref, "objects")
 
         async def read() -> Any:
-            pipeline = self._server.pipeline(transaction=False)
+            pipeline = self._server.pipeline()
             pipeline.execute_command(*self._server.script("use", name))
             pipeline.execute_command("GETRANGE", f"{self._server.key}o:{name}", 0, at_most)
             return await pipeline.execute()
@@ -163,35 +160,23 @@ class ValkeyCache:
         records = " ".join(f"{'c' if commits else 'f'}{epoch:020}" for epoch, commits in epochs_of(data))
         if not records:
             raise MalformedBody("the body holds no record; append at least one")
-        arguments = ("append", name, etag or "", data, _LONGEST_LOG, records)
-        try:
-            answer = await self._appends.append(*arguments)
-        except StoreFullError:  # refused for want of memory, so not done
-            if await self._server.call("evict", len(data)) != [b"done"]:
-                raise
-            answer = await self._appends.append(*arguments)
-        return _appended(ref, answer)
+        append = partial(self._appends.append, "append", name, etag or "", data, _LONGEST_LOG, records)
+        return _appended(ref, await self._with_room(len(data), append))
 
     async def read_log(self, ref: str, start: int = 0, stop: int | None = None) -> LogSlice:
         """See `Cache.read_log`."""
         name = self._name(ref, "logs")
         last = -1 if stop is None else max(stop - 1, 0)
-
-        async def read() -> Any:
-            pipeline = self._server.pipeline(transaction=True)
-            pipeline.execute_command("HMGET", f"{self._server.key}m:{name}", "version", "size")
-            pipeline.execute_command("GETRANGE", f"{self._server.key}l:{name}", start, last)
-            return await pipeline.execute()
-
-        (version, size), data = await self._server.repeated(read)
-        if version is None:
+        answer = await self._server.call("read", name, start, last)
+        if answer[0] == b"absent":
             return LogSlice(start, b"", None)
-        end = int(size) if stop is None else min(int(size), stop)
+        version, size, data = answer[1].decode(), int(answer[2]), answer[3]
+        end = size if stop is None else min(size, stop)
         if end <= start:
-            return LogSlice(start, b"", version.decode())
+            return LogSlice(start, b"", version)
         if len(data) != end - start:
             raise StoreUnavailableError(f"{ref} is damaged: it has fewer octets than were appended")
-        return LogSlice(start, data, version.decode())
+        return LogSlice(start, data, version)
 
     # -- the whole ----------------------------------------------------------------------------------------------------
 
@@ -206,6 +191,15 @@ class ValkeyCache:
         times = (self._server.address.object_ttl_s, self._server.address.log_retention_s)
         while await self._server.call("sweep", *(int(time * _MICROSECONDS) for time in times)) == [b"more"]:
             pass
+
+    async def _with_room(self, octets: int, write: Callable[[], Awaitable[list[Any]]]) -> list[Any]:
+        """Write; as long as the server refuses for want of memory, let go what is not leased, and write again."""
+        while True:
+            try:
+                return await write()
+            except StoreFullError:
+                if await self._server.call("evict", max(octets, _ROOM)) != [b"done"]:
+                    raise
 
 
 def _appended(ref: str, answer: Sequence[bytes]) -> str:

@@ -52,9 +52,9 @@ class Server:
         """Give the connections back."""
         await self._client.aclose(close_connection_pool=True)
 
-    def pipeline(self, *, transaction: bool = False) -> Pipeline:
-        """Commands that are sent together."""
-        return self._client.pipeline(transaction=transaction)
+    def pipeline(self) -> Pipeline:
+        """Commands that are sent together, each for itself."""
+        return self._client.pipeline(transaction=False)
 
     def script(self, *arguments: Argument) -> tuple[Argument, ...]:
         """The command that carries an operation of the script out."""
