@@ -5,7 +5,7 @@
     └── ProblemError                 anything a peer is told (RFC 9457)
         ├── about:blank (D3)         MalformedBody Forbidden UnknownResource MethodNotAllowed NotAcceptable Conflict
         │                            PreconditionFailed BodyTooLarge UnsupportedMediaType InvalidContent
-        │                            InternalFault Overloaded StoreFull
+        │                            InternalFault LogDamaged Overloaded StoreFull
         └── Table 2                  StaleEpoch StaleBase QUnavailable BadContract Limit SessionClosed
                                      BadProposal NotAssigned
 
@@ -103,6 +103,14 @@ class InternalFault(ProblemError):
     """A fault of ours; the detail says nothing of its inside."""
 
     status, title = 500, "Internal Server Error"
+
+
+class LogDamaged(InternalFault):
+    """Acknowledged octets of a log cannot be read any more; its first `intact` octets are served by Range (D47)."""
+
+    def __init__(self, detail: str, *, intact: int) -> None:
+        super().__init__(detail)
+        self.intact = intact
 
 
 class Overloaded(ProblemError):

@@ -207,6 +207,18 @@ class StoreUnavailableError(Exception):
     """No answer, 5xx or deadline: whether a write was done is unknown; a read may be tried again."""
 
 
+class LogDamagedError(StoreUnavailableError):
+    """Octets of this log that were acknowledged cannot be read: it takes no append, and is never shortened (D47).
+
+    intact: octets that precede the damage. data: of those, the ones that a read asked for.
+    """
+
+    def __init__(self, detail: str, intact: int, data: bytes = b"") -> None:
+        super().__init__(detail)
+        self.intact = intact
+        self.data = data
+
+
 class StoreFullError(Exception):
     """507: nothing more fits; the writer carries on without the object."""
 

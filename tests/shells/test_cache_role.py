@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -18,10 +19,11 @@ from sdcp.http.server import Server
 from sdcp.http.tls import TlsFiles, client_context, server_context
 from sdcp.messages.lease import Lease
 from sdcp.messages.record import CommitRecord, FenceRecord
-from sdcp.ports import LogMovedError, StoreUnavailableError
+from sdcp.ports import LogDamagedError, LogMovedError, StoreUnavailableError
 from sdcp.roles.cache import MAX_APPEND, CacheRole
 from sdcp.roles.telemetry import Metrics
 from sdcp.stores.durable import DurableStore
+from sdcp.stores.local import LocalCache
 from sdcp.stores.remote import RemoteCache
 from sdcp.wire.cbor import encode
 from sdcp.wire.problem import decode_problem
@@ -199,18 +201,67 @@ async def test_logs_are_for_routers_and_verifiers_only(cache):
     assert (await cache.ask("cache", "GET", "objects/a")).status == 403
 
 
-async def test_a_damaged_log_is_named_and_the_others_are_served(cache):
-    await cache.ask("router", "PATCH", "logs/bad", CBOR_SEQ, FIRST, body=commit(1))
+@pytest.fixture
+async def rotten(cache: Cache) -> tuple[Cache, str]:
+    """A log of three records whose second is damaged on the disk, its tag, and a log without damage."""
+    tag = (await cache.ask("router", "PATCH", "logs/bad", CBOR_SEQ, FIRST, body=commit(1))).headers["etag"]
+    for round_ in (2, 3):
+        match = ("if-match", tag)
+        tag = (await cache.ask("router", "PATCH", "logs/bad", CBOR_SEQ, match, body=commit(1, round_))).headers["etag"]
     await cache.ask("router", "PATCH", "logs/good", CBOR_SEQ, FIRST, body=commit(2))
     journal = next((cache.store.folder / "journal").glob("*.journal"))
     octets = journal.read_bytes()
     with journal.open("r+b") as file:
-        file.seek(octets.index(commit(1)))
+        file.seek(octets.index(commit(1, 2)))
         file.write(b"\x00")
+    return cache, tag
+
+
+@pytest.mark.decision("D47-damaged")
+async def test_a_damaged_log_is_named_and_the_others_are_served(rotten):
+    cache, tag = rotten
+    intact = len(commit(1))
     answer = await cache.ask("router", "GET", "logs/bad")
     assert answer.status == 500
-    assert "'bad'" in detail(answer)
+    assert f"'bad' is intact up to octet {intact}" in detail(answer)
+    assert json.loads(answer.body)["intact"] == intact
+    for condition in (("if-match", tag), FIRST):
+        refused = await cache.ask("router", "PATCH", "logs/bad", CBOR_SEQ, condition, body=commit(1, 4))
+        assert (refused.status, json.loads(refused.body)["intact"]) == (500, intact)
+    assert (await cache.ask("router", "HEAD", "logs/bad")).status == 500
     assert (await cache.ask("router", "GET", "logs/good")).body == commit(2)
+
+
+@pytest.mark.decision("D47-served")
+async def test_the_intact_octets_of_a_damaged_log_go_to_who_asks_for_nothing_else(rotten):
+    cache, _ = rotten
+    intact = len(commit(1))
+    for _ in range(2):  # the damage is found by the first, known to the second
+        for beyond in ("bytes=0-", f"bytes=0-{intact}", f"bytes={intact}-", "bytes=-5", f"bytes={intact - 1}-{intact}"):
+            assert (await cache.ask("router", "GET", "logs/bad", ("range", beyond))).status == 500
+        part = await cache.ask("router", "GET", "logs/bad", ("range", f"bytes=3-{intact - 1}"))
+        assert (part.status, part.body) == (206, commit(1)[3:])
+        assert part.headers["content-range"] == f"bytes 3-{intact - 1}/*", "its length is not said: nobody knows it"
+        assert "etag" not in part.headers
+
+
+@pytest.mark.decision("D47-served")
+async def test_who_reads_a_damaged_log_through_the_port_gets_an_error_with_its_intact_octets(rotten):
+    cache, tag = rotten
+    remote = RemoteCache(cache.clients["router"], [cache.base], expect_role=None)
+    local = LocalCache(cache.store, owner="local", prefix="memory:/cache/")
+    for reader in (remote, local, remote):
+        ref = reader.ref_of("logs", "bad")
+        with pytest.raises(LogDamagedError, match="'bad'") as caught:
+            await reader.read_log(ref)
+        assert (caught.value.data, caught.value.intact) == (commit(1), len(commit(1)))
+        for start, stop in ((2, None), (2, 9), (0, len(commit(1))), (len(commit(1)), None), (500, 600)):
+            with pytest.raises(LogDamagedError) as caught:
+                await reader.read_log(ref, start, stop)
+            assert caught.value.data == commit(1)[start:stop]
+        with pytest.raises(LogDamagedError) as caught:
+            await reader.append(ref, commit(1, 4), tag if reader is remote else tag.strip('"'))
+        assert caught.value.intact == len(commit(1))
 
 
 # -- leases ------------------------------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ the segment was on disk for certain when the frame was written; that is what tel
 
 - *torn*: what was being written when the power went, never acknowledged. It may be cut off;
 - *damaged*: it lies below some frame's `durable`, below the mark that the writer keeps beside the segments, or below
-  the end that the next segment's head tells of this one. It was
-  acknowledged, so it must not vanish: a bad payload makes its log refused, and a bad header, which names no log and
-  hides what follows, stops the start.
+  the end that the next segment's head tells of this one. It was acknowledged, so it must not vanish: a bad payload
+  damages its log, and octets that are no frame are a *hole*, in which any log may have gone on.
 
 Not here: files being written (`sdcp.stores.journal`).
 """
@@ -33,10 +32,7 @@ _FENCED = 1
 _HEAD = struct.Struct(">8sQQQI")  # magic, number, previous, where the previous ends, CRC of all of this
 _HEAD_MAGIC = b"SDCPJRN2"
 HEAD_SIZE = _HEAD.size
-
-
-class SegmentDamagedError(Exception):
-    """Acknowledged octets of a segment cannot be read, and nothing says whose they were."""
+_WINDOW = 1 << 16  # octets that are searched at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +51,13 @@ class Found(NamedTuple):
     payload: int
     crc: int
     intact: bool
+
+
+class Hole(NamedTuple):
+    """Acknowledged octets of a segment, from `start` to `stop`, that cannot be read and name no log."""
+
+    start: int
+    stop: int
 
 
 class Head(NamedTuple):
@@ -105,45 +108,64 @@ def encode_frame(frame: Frame, payload: bytes, durable: int) -> tuple[bytes, int
 class Scan:
     """Reads the frames of one segment. After the iteration `end` is where the next frame would begin.
 
-    `mark` is how far the segment is known to be durable, from the writer's side file (0: nothing known).
-    `sealed` says that a later segment exists: then nothing in this one can be torn.
+    `mark` is how far the segment is known to be durable (0: nothing known); it may lie beyond the octets there are.
     """
 
     octets: memoryview
     mark: int
-    sealed: bool
     end: int = HEAD_SIZE
 
-    def frames(self) -> Iterator[Found]:
-        """Yield the frames up to the end or the torn tail. Raises SegmentDamagedError."""
+    def frames(self) -> Iterator[Found | Hole]:
+        """Yield the frames, and the holes between and after them, up to the end or the torn tail."""
         durable = self._durable()
-        while (header := self._header(self.end)) is not None:
-            found, after = self._found(header)
-            if not found.intact and self.end >= durable:
-                break  # torn: neither it nor what was written with it was acknowledged
-            yield found
-            self.end = after
-        if self.end < durable:
-            raise SegmentDamagedError(f"damaged at octet {self.end}, and octets up to {durable} were acknowledged")
+        while True:
+            header = self._header(self.end)
+            if header is not None:
+                found, after = self._found(header)
+                if not found.intact and self.end >= durable:
+                    break  # torn: neither it nor what was written with it was acknowledged
+                yield found
+                self.end = after
+            elif self.end < durable:
+                hole = Hole(self.end, self._next_frame(self.end + 1, durable))
+                yield hole
+                self.end = hole.stop
+            else:
+                break
 
     def torn(self) -> bool:
         """Whether anything but zeros lies beyond the end."""
         return any(any(self.octets[at : at + 65536]) for at in range(self.end, len(self.octets), 65536))
 
     def _durable(self) -> int:
-        """How much of the segment was durable for certain: all, if sealed; else what the mark or a later frame says."""
-        if self.sealed:
-            return len(self.octets)
+        """How much of the segment was durable for certain: what the mark or some frame says."""
+        if self.mark >= len(self.octets):
+            return self.mark
         at, durable = HEAD_SIZE, self.mark
-        octets = bytes(self.octets)
-        while (at := octets.find(MAGIC, at)) >= 0:
+        while (at := self._find_magic(at)) >= 0:
             header = self._header(at)
             if header is None:
                 at += 1  # the magic within a payload
                 continue
-            durable = max(durable, header.durable)
+            durable = max(durable, min(header.durable, at))
             at = header.after
         return durable
+
+    def _next_frame(self, at: int, durable: int) -> int:
+        """Where the next frame begins, if one does before `durable`; else `durable`."""
+        while 0 <= (at := self._find_magic(at)) < durable:
+            if self._header(at) is not None:
+                return at
+            at += 1
+        return durable
+
+    def _find_magic(self, at: int) -> int:
+        """Where MAGIC comes next, or -1."""
+        for start in range(at, len(self.octets), _WINDOW):
+            found = bytes(self.octets[start : start + _WINDOW + len(MAGIC) - 1]).find(MAGIC)
+            if found >= 0:
+                return start + found
+        return -1
 
     def _header(self, at: int) -> _Header | None:
         if at + _HEADER.size > len(self.octets):

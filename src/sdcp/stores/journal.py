@@ -7,7 +7,9 @@ so no lock orders them, and nothing of a batch is visible before it is durable.
 
 An append costs its record, a read costs what it returns: an index in memory holds, for each append, where it lies.
 At the start the index is made again from the headers of the frames and every checksum is checked. A log with damage
-among its acknowledged octets is refused by name; the others go on (`sdcp.stores.frames` says how that is told).
+among its acknowledged octets is named (D47): what precedes the damage is read, as part of an error that says so, and
+nothing is appended; the others go on. After a hole, which may be of any log, a log counts as damaged unless a later
+frame of it shows that it lost nothing there; and no log may begin that looks as if it went on.
 
 After a failed write or sync nobody knows what is on disk: then no append is taken until a restart has read it again.
 A full disk is no such failure. It shows when room is taken, before anything is written.
@@ -32,16 +34,17 @@ from itertools import count
 from pathlib import Path
 from zlib import crc32
 
-from sdcp.ports import LogMovedError, StoreFullError, StoreUnavailableError
-from sdcp.stores.frames import Found, Frame, encode_frame
+from sdcp.ports import LogDamagedError, LogMovedError, StoreFullError, StoreUnavailableError
+from sdcp.stores.frames import Found, Frame, Hole, encode_frame
 from sdcp.stores.records import NO_RECORDS, advance
 from sdcp.stores.segments import DISK_FULL, Segment, Segments, Sizes, log
-from sdcp.stores.store import LogDamagedError, LogState
+from sdcp.stores.store import LogState
 
 RUN_SHIFT = 40
 """A version is the number of the segment that this run began with, then 40 bits counted in the run."""
 _BATCH = 256  # appends that share a sync at most, so that the first of them does not wait for a crowd
 _OFFSET_BITS = 40
+_FIRST_EPOCH = 1  # a session's log begins with it, one that is taken over is fenced above it (6.8, 6.9)
 MakeRoom = Callable[[int, bool], bool]
 
 
@@ -54,6 +57,7 @@ class _Index:
     places: array[int] = field(default_factory=lambda: array("Q"))
     crcs: array[int] = field(default_factory=lambda: array("I"))
     damage: str | None = None
+    intact: int = 0  # when there is damage: octets that precede it
 
     @property
     def first_segment(self) -> int:
@@ -99,12 +103,14 @@ class Journal:
         """Read the folder, or begin one. `make_room(octets, disk_full)` is asked, in the journal's thread, to allow
         its growth, and after the disk was found full, to free so many octets on it.
 
-        Raises ConfigurationError when acknowledged octets are damaged and nothing says whose they are.
+        Raises ConfigurationError when the files are not those of one journal.
         """
         self._logs: dict[str, _Index] = {}
         self._damaged: set[str] = set()
+        self._holes: list[tuple[int, str]] = []  # place and description of each, in order
         self._segments = Segments(folder, sizes or Sizes())
-        self._segments.recover(self._recovered)
+        self._segments.recover(self._recovered, self._lost)
+        self._suspect_logs()
         self.versions = count((self._segments.newest.number << RUN_SHIFT) + 1)
         self.syncs = self.appends = 0
         self.octets = sum(index.state.size for index in self._logs.values())
@@ -138,27 +144,38 @@ class Journal:
         """See `Store.log_state`."""
         index = self._logs.get(name)
         if index is None:
+            if self._holes:
+                raise LogDamagedError(f"there is no log {name!r}, but one may be lost: {self._holes[-1][1]}", 0)
             return None
         if index.damage:
-            raise LogDamagedError(index.damage)
+            raise LogDamagedError(index.damage, index.intact)
         return index.state
 
     def read(self, name: str, start: int, stop: int | None) -> tuple[bytes, LogState | None]:
         """See `Store.read_log`. Blocks on the disk for as long as it takes."""
-        state = self.state(name)
-        if state is None:
-            return b"", None
-        index = self._logs[name]
-        stop = state.size if stop is None else min(stop, state.size)
+        index = self._logs.get(name)
+        if index is None:
+            return b"", self.state(name)
+        state = index.state
+        end = index.intact if index.damage else state.size
+        data = self._octets(name, index, start, end if stop is None else min(stop, end), end)
+        if index.damage:  # perhaps found just now
+            raise LogDamagedError(index.damage, index.intact, data)
+        return data, state
+
+    def _octets(self, name: str, index: _Index, start: int, stop: int, size: int) -> bytes:
+        """Octets `start` to `stop` of the first `size`; fewer when damage is found, which is noted in the index."""
         pieces: list[bytes] = []
         at = max(0, bisect_right(index.starts, start) - 1)
-        base = index.starts[at]
-        covered = base
+        base = covered = index.starts[at]
         while covered < stop:
-            end = index.starts[at + 1] if at + 1 < len(index.starts) else state.size
-            pieces.append(self._payload(name, index, at, end - index.starts[at]))
+            end = min(index.starts[at + 1], size) if at + 1 < len(index.starts) else size
+            payload = self._payload(name, index, at, end - covered)
+            if payload is None:
+                break
+            pieces.append(payload)
             covered, at = end, at + 1
-        return b"".join(pieces)[start - base : max(start, stop) - base], state
+        return b"".join(pieces)[max(0, start - base) : max(start, stop) - base]
 
     def names(self) -> list[str]:
         """Names of all logs, also of those that are refused."""
@@ -187,8 +204,8 @@ class Journal:
     def _recovered(self, segment: Segment, found: Found) -> None:
         frame = found.frame
         index = self._logs.get(frame.name)
-        if index is None and frame.start and self._segments.first > 1:
-            return  # its beginning was forgotten, so it was; lost it cannot be, since no segment is missing
+        if index is None and frame.start and self._segments.first > 1 and not self._holes:
+            return  # its beginning was forgotten, so it was; lost it cannot be, since there is no hole before it
         if index is None or not frame.start:  # also when it was forgotten and then begun anew
             index = self._logs[frame.name] = _Index(frame.state)
             self._damaged.discard(frame.name)
@@ -197,11 +214,28 @@ class Journal:
             expected = index.state.size
         index.add(frame, segment.number, found.payload, found.crc)
         if frame.start != expected:
-            self._damage(frame.name, index, f"octets {expected} to {frame.start} are missing")
+            self._damage(
+                frame.name, index, expected, f"what follows is missing before octet {found.payload} of {segment.path}"
+            )
         elif not found.intact:
-            self._damage(frame.name, index, f"octets {frame.start} to {frame.state.size} are damaged")
+            self._damage(
+                frame.name, index, frame.start, f"what follows is damaged at octet {found.payload} of {segment.path}"
+            )
 
-    def _payload(self, name: str, index: _Index, at: int, size: int) -> bytes:
+    def _lost(self, path: Path, number: int, hole: Hole) -> None:
+        what = f"octets {hole.start} to {hole.stop} of {path} cannot be read, and they were acknowledged"
+        log.error("%s: restore the file from a copy", what)
+        self._holes.append((number << _OFFSET_BITS | hole.start, what))
+
+    def _suspect_logs(self) -> None:
+        """After the start: a log without a frame after the last hole may have gone on in one."""
+        for name, index in self._logs.items():
+            after = next((what for place, what in self._holes if place > index.places[-1]), None)
+            if after is not None and not index.damage:
+                self._damage(name, index, index.state.size, f"it may have gone on where {after}")
+
+    def _payload(self, name: str, index: _Index, at: int, size: int) -> bytes | None:
+        """The octets of one append; None when they are damaged, which is noted in the index."""
         place = index.places[at]
         segment = self._segments.get(place >> _OFFSET_BITS)
         if segment is None:
@@ -211,15 +245,22 @@ class Journal:
         except OSError as fault:
             raise StoreUnavailableError(f"log {name!r} cannot be read: {fault.strerror}") from None
         if crc32(octets) != index.crcs[at]:
-            start = index.starts[at]
-            raise LogDamagedError(self._damage(name, index, f"octets {start} to {start + size} are damaged"))
+            offset = place & (1 << _OFFSET_BITS) - 1
+            self._damage(name, index, index.starts[at], f"what follows is damaged at octet {offset} of {segment.path}")
+            return None
         return octets
 
-    def _damage(self, name: str, index: _Index, what: str) -> str:
-        index.damage = index.damage or f"log {name!r}: {what}; it is refused until they are restored"
+    def _damage(self, name: str, index: _Index, intact: int, what: str) -> None:
+        """Note the first damage of a log, behind `intact` octets."""
+        if index.damage and index.intact <= intact:
+            return
+        index.intact = intact
+        index.damage = (
+            f"log {name!r} is intact up to octet {intact}; {what}; "
+            "until the file is restored from a copy its intact octets are read and nothing is appended"
+        )
         self._damaged.add(name)
         log.error("%s", index.damage)
-        return index.damage
 
     # -- the writing thread -------------------------------------------------------------------------------------------
 
@@ -265,10 +306,12 @@ class Journal:
     def _decide(self, append: _Append) -> Frame:
         if self._failure is not None:
             raise StoreUnavailableError(self._failure)
-        state = self.state(append.log)
+        state = self.state(append.log) if append.version is not None or append.log in self._logs else None
         if (state.version if state else None) != append.version:
             raise LogMovedError(f"log {append.log!r} has moved; read it again")
         fence, epoch = advance((state.fence, state.epoch) if state else NO_RECORDS, append.data)
+        if state is None and self._holes and epoch > _FIRST_EPOCH:
+            self.state(append.log)  # a log that goes on, and of which nothing is left
         start = state.size if state else 0
         return Frame(append.log, start, LogState(next(self.versions), start + len(append.data), fence, epoch))
 
@@ -302,6 +345,7 @@ class Journal:
         for name in old:
             self.octets -= self._logs.pop(name).state.size
             self._damaged.discard(name)
+        self._holes = [hole for hole in self._holes if hole[0] >> _OFFSET_BITS > last]
         needed = min((index.first_segment for index in self._logs.values()), default=last + 1)
         try:
             self._segments.forget(min(last, needed - 1))

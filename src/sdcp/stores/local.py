@@ -9,8 +9,8 @@ import secrets
 from collections.abc import Sequence
 
 from sdcp.errors import Conflict, PreconditionFailed
-from sdcp.ports import Entry, Kind, LogMovedError, LogSlice, ObjectMissingError, StoreUnavailableError
-from sdcp.stores.store import NAME, LogDamagedError, Store
+from sdcp.ports import Entry, Kind, LogMovedError, LogSlice, ObjectMissingError
+from sdcp.stores.store import NAME, Store
 
 _NAME_OCTETS = 16  # 128 random bits
 
@@ -71,18 +71,12 @@ class LocalCache:
 
     async def append(self, ref: str, data: bytes, etag: str | None) -> str:
         """See `Cache.append`."""
-        try:
-            state = await self.store.append(self._name(ref, self._logs), data, _version(etag))
-        except LogDamagedError as damage:
-            raise StoreUnavailableError(str(damage)) from None
+        state = await self.store.append(self._name(ref, self._logs), data, _version(etag))
         return str(state.version)
 
     async def read_log(self, ref: str, start: int = 0, stop: int | None = None) -> LogSlice:
         """See `Cache.read_log`."""
-        try:
-            data, state = await self.store.read_log(self._name(ref, self._logs), start, stop)
-        except LogDamagedError as damage:
-            raise StoreUnavailableError(str(damage)) from None
+        data, state = await self.store.read_log(self._name(ref, self._logs), start, stop)
         return LogSlice(start, data, None if state is None else str(state.version))
 
     def ref_of(self, kind: Kind, name: str) -> str:

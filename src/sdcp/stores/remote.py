@@ -267,7 +267,8 @@ class RemoteCache:
         answer = await self._call("GET", target, fields, idempotent=True, max_bytes=MAX_LOG)
         if answer.status == 404:
             return LogSlice(start, b"", None)
-        if answer.status == 416 and "etag" not in answer.headers:  # it need not say which log it has no such part of
+        if answer.status in (206, 416) and "etag" not in answer.headers:
+            # A 416 need not say of which log it has no such part; a part of a damaged log has no tag: ask for all.
             answer = await self._call("GET", target, fields[:1], idempotent=True, max_bytes=MAX_LOG)
         if (intact := _intact(answer)) is not None:
             data = await self._read_intact(target, start, intact if stop is None else min(stop, intact))

@@ -4,7 +4,9 @@ A segment takes room in advance (`posix_fallocate`), so that a full disk shows b
 `fdatasync` need not write the file's size each time. When it is full it is cut to its frames and never written again.
 The *mark* is a small file that says how far the newest segment is durable. It is written after each sync and is not
 synced itself: when the process is killed it is exact, after a power cut it may be behind, and it is never ahead. The
-file `first` says which segment is the oldest that counts; it is synced before older ones are removed.
+file `first` says which segment is the oldest that counts; it is synced before older ones are removed. The head of each
+segment says which segment came before it and where that one ended: so what a file has lost at its end, or a file that
+is gone, is a hole like any other. A file with a hole is never written again: it may be restored from a copy.
 
 Not here: what frames mean (`sdcp.stores.frames`), and which thread does this (`sdcp.stores.journal`).
 """
@@ -22,7 +24,7 @@ from pathlib import Path
 from zlib import crc32
 
 from sdcp.errors import ConfigurationError
-from sdcp.stores.frames import HEAD_SIZE, Found, Head, Scan, SegmentDamagedError, decode_head, encode_head
+from sdcp.stores.frames import HEAD_SIZE, Found, Head, Hole, Scan, decode_head, encode_head
 
 _MARK = struct.Struct(">QQI")
 _SUFFIX = ".journal"
@@ -86,6 +88,10 @@ class Segment:
         self._file.close()
 
 
+Take = Callable[[Segment, Found], None]
+Lost = Callable[[Path, int, Hole], None]
+
+
 class Segments:
     """All segments of a folder: read once by `recover`, then one of them, `newest`, is written."""
 
@@ -96,7 +102,8 @@ class Segments:
         folder.mkdir(parents=True, exist_ok=True)
         self.first = self._read_first()  # older segments do not count any more
         self._mark = os.open(folder / "mark", os.O_RDWR | os.O_CREAT, 0o600)
-        self._last_used = 0  # the last segment that holds frames
+        self._last_used = 0  # the last segment that holds frames, and where it ends
+        self._last_end = 0
         self.newest: Segment
 
     @property
@@ -104,28 +111,35 @@ class Segments:
         """Octets that the files take, their heads aside."""
         return sum(segment.room - HEAD_SIZE for segment in list(self._by_number.values()))
 
-    def recover(self, take: Callable[[Segment, Found], None]) -> None:
-        """Hand every frame to `take`, cut a torn tail, and begin a new segment.
+    def recover(self, take: Take, lost: Lost) -> None:
+        """Hand every frame to `take`, and every hole with its file and segment to `lost`, in the order in which they
+        were written; cut a torn tail, and begin a new segment.
 
-        Raises ConfigurationError; then no file stays open.
+        Raises ConfigurationError when the files are not those of one journal; then no file stays open.
         """
         try:
-            self._recover(take)
+            self._recover(take, lost)
         except BaseException:
             self._close_files()
             raise
 
-    def _recover(self, take: Callable[[Segment, Found], None]) -> None:
+    def _recover(self, take: Take, lost: Lost) -> None:
         numbers = self._numbers()
         marked, mark = self._read_mark()
-        if marked > max(numbers, default=0):
-            raise ConfigurationError(f"{self._path(marked)}: missing, and it held appends that were acknowledged")
-        for number in numbers:
-            try:
-                self._recover_one(number, mark if number == marked else 0, number != numbers[-1], take)
-            except SegmentDamagedError as damage:
-                raise ConfigurationError(f"{self._path(number)}: {damage}; restore it from a copy") from None
-        self._begin(max(numbers, default=0) + 1)
+        heads = {number: self._read_head(number) for number in numbers}
+        ends = {head.previous: head.previous_end for head in heads.values() if head is not None}
+        if marked >= self.first:
+            ends.setdefault(marked, mark)
+        last = max(numbers, default=0)
+        for number in sorted({*numbers, *(number for number in ends if number >= self.first)}):
+            if number not in heads:
+                self._note_missing(number, ends[number], lost)
+            elif number == last and heads[number] is None and number not in ends and self._is_unwritten(number):
+                self._path(number).unlink()  # the start that made it was cut off before it served anybody
+            else:
+                self._check_follows(number, heads[number])
+                self._recover_one(number, ends.get(number), number == last, take, lost)
+        self._begin(max(last, *ends, 0) + 1)
         self._remove_unused()
 
     def growth(self, octets: int, ahead: int) -> int:
@@ -148,7 +162,7 @@ class Segments:
     def write(self, octets: bytes) -> None:
         """Write a batch of frames into the newest segment, durably."""
         self.newest.write(octets)
-        self._last_used = self.newest.number
+        self._last_used, self._last_end = self.newest.number, self.newest.end
         fields = _MARK.pack(self.newest.number, self.newest.durable, 0)[:-4]
         os.pwrite(self._mark, fields + struct.pack(">I", crc32(fields)), 0)
 
@@ -199,43 +213,56 @@ class Segments:
                 self._path(number).unlink()
         return [number for number in numbers if number >= self.first]
 
-    def _recover_one(self, number: int, mark: int, sealed: bool, take: Callable[[Segment, Found], None]) -> None:
+    def _read_head(self, number: int) -> Head | None:
+        with self._path(number).open("rb") as file:
+            head = decode_head(file.read(HEAD_SIZE))
+        if head is not None and head.number != number:
+            raise ConfigurationError(
+                f"{self._path(number)}: this is segment {head.number}; rename it to {self._path(head.number).name}"
+            )
+        return head
+
+    def _is_unwritten(self, number: int) -> bool:
+        return not any(self._path(number).read_bytes()[HEAD_SIZE:])
+
+    def _note_missing(self, number: int, end: int, lost: Lost) -> None:
+        log.error("%s: missing, and it held appends that were acknowledged", self._path(number))
+        lost(self._path(number), number, Hole(HEAD_SIZE, end))
+        self._last_used, self._last_end = number, end
+
+    def _check_follows(self, number: int, head: Head | None) -> None:
+        """Refuse files of which one cannot have come after the other."""
+        if head is None:
+            log.error("%s: its head is damaged; what follows it is read all the same", self._path(number))
+        elif head.previous != self._last_used and not (self._last_used == 0 and head.previous < self.first):
+            raise ConfigurationError(
+                f"{self._path(number)}: it follows segment {head.previous}, but segment {self._last_used} is there; "
+                "these are not the files of one journal, so restore the folder from a copy"
+            )
+
+    def _recover_one(self, number: int, end: int | None, newest: bool, take: Take, lost: Lost) -> None:
+        """Read one segment. `end` is how far it was acknowledged; None: nothing says so, and an older one is whole."""
         path = self._path(number)
-        octets = _mapped(path)
-        head = decode_head(octets[:HEAD_SIZE])
-        if head is None and not mark and not sealed and not any(octets[HEAD_SIZE:]):
-            path.unlink()  # the start that made it was cut off before it served anybody
-            return
-        if head is None or head.number != number:
-            raise SegmentDamagedError("its head is damaged")
-        self._check_follows(head)
+        octets = memoryview(_mapped(path))
         segment = self._by_number[number] = Segment(path, number, HEAD_SIZE)
-        scan = Scan(memoryview(octets), mark, sealed)
+        scan = Scan(octets if newest else octets[:end], len(octets) if end is None and not newest else end or 0)
+        used, whole = False, True
         for found in scan.frames():
-            take(segment, found)
-            self._last_used = number
-        segment.end = segment.durable = segment.room = scan.end
-        if sealed:
+            used = True
+            if isinstance(found, Hole):
+                whole = False
+                lost(path, number, found)
+            else:
+                take(segment, found)
+        if used:
+            self._last_used, self._last_end = number, scan.end
+        segment.end = segment.durable = scan.end
+        segment.room = max(len(octets), HEAD_SIZE)
+        if not newest or not whole:
             return
         if scan.torn():
             log.warning("%s: cut a torn tail of %d octets that nobody was told of", path, len(octets) - scan.end)
         segment.seal()
-
-    def _check_follows(self, head: Head) -> None:
-        """Refuse a gap: a segment before this one that is missing, or that was cut where a frame of it ends."""
-        if head.previous != self._last_used:
-            if not head.previous < self.first <= head.number:
-                raise SegmentDamagedError(f"it follows segment {head.previous}, which is missing")
-        elif head.previous_end != self._last_end:
-            raise SegmentDamagedError(
-                f"it follows segment {head.previous}, which ended at octet {head.previous_end}, not at {self._last_end}"
-            )
-
-    @property
-    def _last_end(self) -> int:
-        """Where the last segment that holds frames ends; 0 when there is none."""
-        last = self._by_number.get(self._last_used)
-        return last.end if last is not None else 0
 
     def _begin(self, number: int) -> None:
         path = self._path(number)

@@ -48,6 +48,8 @@ def encode_problem(
         "status": error.status,
         "detail": error.detail[:MAX_DETAIL],  # it may quote what the peer sent
     }
+    if isinstance(error, errors.LogDamaged):
+        problem["intact"] = error.intact
     if session_state is not None:
         problem["session-state"] = to_json(session_state)
     body = json.dumps(problem, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
@@ -85,6 +87,12 @@ def decode_session_state(content_type: str | None, body: bytes) -> Mapping[str, 
     """Return the member `session-state` of a problem (D2), in its JSON form; empty when there is none."""
     state = _members(content_type, body).get("session-state")
     return state if isinstance(state, dict) else {}
+
+
+def decode_intact(content_type: str | None, body: bytes) -> int | None:
+    """Return the member `intact` of a problem (D47): how many octets precede the damage of a log; None: no such."""
+    intact = _members(content_type, body).get("intact")
+    return intact if type(intact) is int and intact >= 0 else None
 
 
 def _members(content_type: str | None, body: bytes) -> Mapping[str, object]:

@@ -14,11 +14,11 @@ from zlib import crc32
 import pytest
 
 from sdcp.errors import ConfigurationError
-from sdcp.ports import LogFencedError, LogMovedError, StoreFullError, StoreUnavailableError
-from sdcp.stores.frames import HEAD_SIZE, Frame, Head, Scan, SegmentDamagedError, encode_frame, encode_head
+from sdcp.ports import LogDamagedError, LogFencedError, LogMovedError, StoreFullError, StoreUnavailableError
+from sdcp.stores.frames import HEAD_SIZE, Frame, Head, Hole, Scan, encode_frame, encode_head
 from sdcp.stores.journal import Journal
 from sdcp.stores.segments import Segment, Sizes
-from sdcp.stores.store import LogDamagedError, LogState
+from sdcp.stores.store import LogState
 from tests.unit.stores.samples import commit, fence
 
 SMALL = Sizes(segment=2048, ahead=512)
@@ -182,7 +182,8 @@ async def test_a_batch_that_reached_the_disk_out_of_order_is_torn_too(tmp_path, 
     again.close()
 
 
-async def test_a_damaged_record_refuses_its_log_by_name_and_no_other(tmp_path):
+@pytest.mark.decision("D47-damaged")
+async def test_a_damaged_record_refuses_its_log_by_name_and_no_other(tmp_path, caplog):
     journal = Journal(tmp_path)
     await fill(journal, "bad", 3)
     good = await fill(journal, "good", 3)
@@ -193,10 +194,16 @@ async def test_a_damaged_record_refuses_its_log_by_name_and_no_other(tmp_path):
     path.write_bytes(octets)
     journal = Journal(tmp_path)
     assert journal.damaged == ["bad"]
-    with pytest.raises(LogDamagedError, match="'bad'"):
+    with pytest.raises(LogDamagedError, match="'bad'") as caught:
         journal.read("bad", 0, None)
+    assert (caught.value.data, caught.value.intact) == (commit(1, 0), len(commit(1, 0)))
+    with pytest.raises(LogDamagedError, match="'bad'") as caught:
+        journal.read("bad", 3, len(commit(1, 0)) - 3)
+    assert caught.value.data == commit(1, 0)[3:-3]
     with pytest.raises(LogDamagedError, match="'bad'"):
         await journal.append("bad", commit(1, 9), 1)
+    assert f"'bad' is intact up to octet {len(commit(1, 0))}" in caplog.text
+    assert f"of {path}" in caplog.text
     assert journal.read("good", 0, None)[0] == good
     await journal.append("good", commit(1, 9), journal.state("good").version)
     journal.close()
@@ -218,24 +225,133 @@ async def test_the_last_record_was_acknowledged_so_it_is_damaged_not_torn(tmp_pa
 
 
 @pytest.mark.parametrize("spoil", ["header", "truncated", "gone", "head", "older gone"])
-async def test_damage_that_names_no_log_stops_the_start(tmp_path, spoil):
+@pytest.mark.decision("D47-hole")
+async def test_after_damage_that_names_no_log_each_is_intact_up_to_where_it_is_known(tmp_path, spoil, caplog):
+    """`early` ended before the damage and `late` began after it; `s` runs through it."""
     journal = Journal(tmp_path, sizes=SMALL)
-    await fill(journal, "s", 20)
+    early = await fill(journal, "early", 2)
+    whole = await fill(journal, "s", 60)
+    late = await fill(journal, "late", 2)
     journal.close()
-    first, last = segments(tmp_path)[0], segments(tmp_path)[-1]
-    if spoil == "gone":
-        last.unlink()
-    elif spoil == "older gone":
-        first.unlink()
+    paths = segments(tmp_path)
+    path = {"gone": paths[-1], "older gone": paths[1]}.get(spoil, paths[2])
+    octets = bytearray(path.read_bytes())
+    if "gone" in spoil:
+        path.unlink()
+    elif spoil == "truncated":
+        path.write_bytes(octets[: len(octets) // 2])
     else:
-        octets = bytearray(last.read_bytes())
-        if spoil == "truncated":
-            octets = octets[: len(octets) // 2]
+        octets[HEAD_SIZE + 9 if spoil == "header" else 9] ^= 1
+        path.write_bytes(octets)
+    for _ in range(2):  # what the first start makes of it, the next one finds again
+        caplog.clear()
+        journal = Journal(tmp_path, sizes=SMALL)
+        assert str(path) in caplog.text
+        if spoil == "head":  # all else can be read, so nothing is lost
+            assert {name: journal.read(name, 0, None)[0] for name in ("early", "s", "late")} == {
+                "early": early,
+                "s": whole,
+                "late": late,
+            }
+            journal.close()
+            continue
+        with pytest.raises(LogDamagedError, match="'s'") as caught:
+            journal.read("s", 0, None)
+        assert whole.startswith(caught.value.data)
+        assert 0 < caught.value.intact == len(caught.value.data)
+        assert spoil == "gone" or caught.value.intact < len(whole)
+        with pytest.raises(LogDamagedError) as caught:
+            journal.read("early", 0, None)
+        assert caught.value.data == early
+        if spoil == "gone":
+            with pytest.raises(LogDamagedError, match="'late'") as caught:
+                journal.read("late", 0, None)
+            assert caught.value.data == late[: len(caught.value.data)]
         else:
-            octets[HEAD_SIZE + 9 if spoil == "header" else 9] ^= 1
-        last.write_bytes(octets)
-    with pytest.raises(ConfigurationError, match="journal"):
+            assert journal.read("late", 0, None)[0] == late
+            await journal.append("late", commit(1, 2), journal.state("late").version)
+            late += commit(1, 2)
+        for name in ("early", "s"):
+            with pytest.raises(LogDamagedError):
+                await journal.append(name, commit(1, 99), journal._logs[name].state.version)
+        journal.close()
+
+
+@pytest.mark.decision("D47-hole")
+async def test_beside_a_hole_no_log_begins_that_goes_on(tmp_path):
+    """One that is lost whole must not be told from one that never was; a session's first record has epoch 1."""
+    journal = Journal(tmp_path, sizes=SMALL)
+    await fill(journal, "s", 30)
+    journal.close()
+    segments(tmp_path)[1].unlink()
+    journal = Journal(tmp_path, sizes=SMALL)
+    with pytest.raises(LogDamagedError, match="'unknown'"):
+        journal.read("unknown", 0, None)
+    with pytest.raises(LogDamagedError, match="'unknown'"):
+        journal.state("unknown")
+    for version in (None, 7):
+        with pytest.raises(LogDamagedError, match="'unknown'"):
+            await journal.append("unknown", fence(2), version)
+    state = await journal.append("new", commit(1), None)
+    assert journal.read("new", 0, None) == (commit(1), state)
+    journal.close()
+
+
+async def test_a_hole_goes_with_its_segment(tmp_path):
+    journal = Journal(tmp_path, sizes=SMALL)
+    await fill(journal, "s", 30)
+    journal.close()
+    segments(tmp_path)[1].unlink()
+    journal = Journal(tmp_path, sizes=SMALL)
+    for path in segments(tmp_path):
+        os.utime(path, (1000, 1000))
+    await forgotten(journal, 2000)
+    assert journal.state("unknown") is None
+    assert journal.state("s") is None
+    journal.close()
+    journal = Journal(tmp_path, sizes=SMALL)
+    assert journal.state("unknown") is None
+    assert not journal.damaged
+    journal.close()
+
+
+async def test_a_damaged_file_is_never_written_again_and_can_be_restored(tmp_path):
+    journal = Journal(tmp_path / "a", sizes=SMALL)
+    whole = await fill(journal, "s", 3)
+    folder = crashed(tmp_path / "a", tmp_path / "b")
+    journal.close()
+    path = segments(folder)[0]
+    octets = path.read_bytes()
+    path.write_bytes(octets[: HEAD_SIZE + 20])
+    for _ in range(2):
+        journal = Journal(folder, sizes=SMALL)
+        assert journal.damaged == []
+        with pytest.raises(LogDamagedError):
+            journal.read("s", 0, None)
+        assert path.read_bytes() == octets[: HEAD_SIZE + 20]
+        await journal.append(f"new{_}", fence(1), None)
+        journal.close()
+    path.write_bytes(octets)
+    journal = Journal(folder, sizes=SMALL)
+    assert journal.read("s", 0, None)[0] == whole
+    assert [journal.read(f"new{_}", 0, None)[0] for _ in range(2)] == [fence(1)] * 2
+    journal.close()
+
+
+async def test_files_that_changed_places_are_named(tmp_path):
+    journal = Journal(tmp_path, sizes=SMALL)
+    whole = await fill(journal, "s", 30)
+    journal.close()
+    first, second, aside = *segments(tmp_path)[:2], tmp_path / "aside"
+    for one, other in ((first, aside), (second, first), (aside, second)):
+        one.rename(other)
+    with pytest.raises(ConfigurationError, match=f"{first.name}: this is segment 2; rename it to {second.name}"):
         Journal(tmp_path, sizes=SMALL)
+    for one, other in ((first, aside), (second, first), (aside, second)):
+        one.rename(other)
+    journal = Journal(tmp_path, sizes=SMALL)
+    assert journal.read("s", 0, None)[0] == whole
+    journal.close()
 
 
 async def test_damage_found_by_a_read_refuses_the_log_too(tmp_path):
@@ -247,8 +363,9 @@ async def test_damage_found_by_a_read_refuses_the_log_too(tmp_path):
         file.seek(octets.index(commit(1, 1)))
         file.write(b"\xff")
     assert journal.read("s", 0, len(commit(1, 0)))[0] == commit(1, 0)
-    with pytest.raises(LogDamagedError):
+    with pytest.raises(LogDamagedError) as caught:
         journal.read("s", 0, len(whole))
+    assert caught.value.data == commit(1, 0)
     with pytest.raises(LogDamagedError):
         await journal.append("s", commit(1, 9), journal._logs["s"].state.version)
     journal.close()
@@ -485,9 +602,8 @@ def test_a_frame_whose_name_is_no_name_is_damage_like_any_other():
     name = octets.index(b"log")
     octets[name] = 0xFF
     octets[name - 4 : name] = crc32(octets[name : name + 3], crc32(octets[HEAD_SIZE : name - 4])).to_bytes(4, "big")
-    assert list(Scan(memoryview(octets), 0, False).frames()) == []
-    with pytest.raises(SegmentDamagedError):
-        list(Scan(memoryview(octets), len(octets), False).frames())
+    assert list(Scan(memoryview(octets), 0).frames()) == []
+    assert list(Scan(memoryview(octets), len(octets)).frames()) == [Hole(HEAD_SIZE, len(octets))]
 
 
 def test_a_refused_start_leaves_no_file_open(tmp_path):
@@ -512,7 +628,7 @@ async def test_files_that_are_no_segments_are_let_be(tmp_path):
     assert (tmp_path / "1.journal").read_bytes() == b"notes"
 
 
-async def test_a_sealed_segment_that_was_cut_where_a_frame_ends_is_damaged_too(tmp_path):
+async def test_a_sealed_segment_that_was_cut_where_a_frame_ends_is_damaged_too(tmp_path, caplog):
     """Nothing in it tells, when the log goes on nowhere else: the next segment does."""
     journal = Journal(tmp_path / "a", sizes=SMALL)
     await fill(journal, "s", 1)
@@ -522,5 +638,10 @@ async def test_a_sealed_segment_that_was_cut_where_a_frame_ends_is_damaged_too(t
     Journal(tmp_path / "a", sizes=SMALL).close()
     first = segments(tmp_path / "a")[0]
     first.write_bytes(first.read_bytes()[:cut])
-    with pytest.raises(ConfigurationError, match=f"follows segment 1, which ended at octet .*, not at {cut}"):
-        Journal(tmp_path / "a", sizes=SMALL)
+    journal = Journal(tmp_path / "a", sizes=SMALL)
+    assert f"octets {cut} to" in caplog.text
+    with pytest.raises(LogDamagedError, match="may be lost"):
+        journal.state("t")
+    with pytest.raises(LogDamagedError, match="may have gone on"):
+        journal.state("s")
+    journal.close()
