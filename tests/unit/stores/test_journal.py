@@ -182,7 +182,7 @@ async def test_a_batch_that_reached_the_disk_out_of_order_is_torn_too(tmp_path, 
     again.close()
 
 
-@pytest.mark.decision("D47-damaged")
+@pytest.mark.decision("D47-named")
 async def test_a_damaged_record_refuses_its_log_by_name_and_no_other(tmp_path, caplog):
     journal = Journal(tmp_path)
     await fill(journal, "bad", 3)
@@ -315,6 +315,7 @@ async def test_a_hole_goes_with_its_segment(tmp_path):
     journal.close()
 
 
+@pytest.mark.decision("D47-kept")
 async def test_a_damaged_file_is_never_written_again_and_can_be_restored(tmp_path):
     journal = Journal(tmp_path / "a", sizes=SMALL)
     whole = await fill(journal, "s", 3)
@@ -338,6 +339,7 @@ async def test_a_damaged_file_is_never_written_again_and_can_be_restored(tmp_pat
     journal.close()
 
 
+@pytest.mark.decision("D47-places")
 async def test_files_that_changed_places_are_named(tmp_path):
     journal = Journal(tmp_path, sizes=SMALL)
     whole = await fill(journal, "s", 30)
