@@ -140,8 +140,10 @@ class SpareSegments:
             os.close(self._ready.pop())
 
     def _begin(self, size: int) -> None:
-        if not self._closed:
-            asyncio.get_running_loop().run_in_executor(None, _allocated, size).add_done_callback(self._prepared)
+        if self._closed:
+            self._coming -= 1
+            return
+        asyncio.get_running_loop().run_in_executor(None, _allocated, size).add_done_callback(self._prepared)
 
     def _prepared(self, coming: asyncio.Future[int | None]) -> None:
         self._coming -= 1

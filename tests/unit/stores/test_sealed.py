@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import gc
 import mmap
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sdcp.stores.sealed import AVAILABLE, Sealed, fill, new_segment
+from sdcp.stores.sealed import AVAILABLE, Sealed, SpareSegments, fill, new_segment
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="memfds with seals are Linux's: run this on Linux")
 
@@ -117,3 +118,29 @@ def test_a_view_outlives_the_segment_and_then_no_descriptor_is_left() -> None:
     assert view == DATA
     del view
     assert descriptors() == before
+
+
+async def test_a_spare_segment_is_ready_and_used_once() -> None:
+    spares = SpareSegments(1)
+    before = descriptors()
+    for _ in range(3):
+        spares.prepare(len(DATA))
+    while not spares._ready:
+        await asyncio.sleep(0)
+    assert descriptors() == before + 1
+    with fill(spares.take(), DATA[:50_000]) as first, fill(spares.take(), DATA) as second:
+        assert (first.view(), second.view()) == (DATA[:50_000], DATA)
+    spares.prepare(len(DATA))
+    while not spares._ready:
+        await asyncio.sleep(0)
+    spares.close()
+    spares.prepare(1)
+    while spares._coming:
+        await asyncio.sleep(0)
+    assert descriptors() == before
+
+
+async def test_no_spare_is_kept_of_what_is_too_large() -> None:
+    spares = SpareSegments(1, largest=1000)
+    spares.prepare(1001)
+    assert not spares._coming
