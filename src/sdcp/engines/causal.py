@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
+from sdcp.engines.kv import KvForm, arithmetic
 from sdcp.engines.linears import DTYPES, PACKED, check_precision, chosen_precision, pack_all
 from sdcp.engines.llama import LeanLlama
 from sdcp.engines.ragged import Pass, Piece, SessionKV
@@ -39,7 +40,7 @@ VARYING_ROPE = ("dynamic", "longrope")
 
 
 class CausalModel:
-    """A model in memory. `V` is `width`; `output_ids` [N] names the tokens of a cut head, else None."""
+    """A model in memory. `V` is `width`; `output_ids` [N] names the tokens of a cut head, else None; `form` is of its KV."""
 
     def __init__(self, path: Path, device: str, precision: str, lean: bool) -> None:
         self.device = _device(device)
@@ -54,7 +55,8 @@ class CausalModel:
             self._forward: Any = LeanLlama(model, precision)
         else:
             self._forward = _Whole(model, precision)
-        self._try()
+        forward = f"{type(model).__name__}:{type(self._forward).__name__.strip('_')}"
+        self.form = KvForm(arithmetic(forward, precision, self.device), self._trial(), DTYPES[precision])
 
     def run(self, pieces: list[Piece]) -> Tensor | None:
         """Run one pass; return logits [wanted rows, N outputs], or None when no row wants any. KV counts the tokens."""
@@ -64,13 +66,15 @@ class CausalModel:
         run.commit()
         return logits
 
-    def _try(self) -> None:
+    def _trial(self) -> SessionKV:
         """Run one token through: an architecture that we cannot serve is refused now, not in a session."""
-        run = Pass([Piece(SessionKV(), [0], wanted=1)], self.device, self.width)
+        kv = SessionKV()
+        run = Pass([Piece(kv, [0], wanted=1)], self.device, self.width)
         with torch.inference_mode():
             self._forward(run)
         if run.attended == 0:
             raise ConfigurationError("This architecture does not use transformers' attention interface: not supported.")
+        return kv
 
 
 class _Whole:

@@ -5,9 +5,11 @@ layers see one matrix [N, width] with nothing wasted. Attention goes piece by pi
 no more of it than there is: no row can see another session, and a short session does not pay for a long one.
 KV grows in steps with its session; going back to the accepted prefix forgets tokens and moves no data.
 
-Queries go through attention in tiles of a few positions, never less than 8 rows, over keys rounded up to 16. On the CPU
-this makes a row's result the same whatever tile, pass or batch it rides in (measured, and tested): half of what makes
-greedy output repeat bit for bit (D32). The other half are linear layers that do the same (`linears`).
+Queries go through attention in tiles of a few positions, never less than 8 rows, over keys rounded up to 64; a tile
+lies between two multiples of 64, so how many keys a row is given follows from its position alone. On the CPU this makes
+a row's result the same whatever tile, pass or batch it rides in (measured, and tested): half of what makes greedy
+output repeat bit for bit (D32), and what makes KV computed elsewhere as good as one's own (D44). The other half are
+linear layers that do the same (`linears`).
 
 Not here: models, sampling, threads.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,8 +30,12 @@ STEP = 64
 LEAST_ROWS, MOST_ROWS = 8, 24
 """Query rows (positions times heads that share a KV head) of one attention call on the CPU."""
 
-ROUND = 16
-"""Keys of one attention call are rounded up to a multiple of this; what is beyond is hidden."""
+ROUND = 64
+"""Keys of one attention call are rounded up to a multiple of this, of which STEP is one; what is beyond is hidden."""
+
+
+Layers: TypeAlias = dict[int, tuple[Tensor, Tensor]]
+"""Keys and values of a run of tokens by layer, each [KV heads, tokens, head width]."""
 
 
 class SessionKV:
@@ -47,13 +54,38 @@ class SessionKV:
         What once agreed is not compared again, since a committed prefix only grows. Empty only if all is empty.
         """
         total = len(self.head) + length
-        last = max(total - 1, 0)
-        agreed = min(self._confirmed, last, len(self.tokens))
-        while agreed < min(last, len(self.tokens)) and self.tokens[agreed] == self._token(prefix, agreed):
-            agreed += 1
+        agreed = self.agreed(prefix, max(total - 1, 0))
         self.cut(agreed)
         self._confirmed = agreed
         return [self._token(prefix, index) for index in range(agreed, total)]
+
+    def agreed(self, prefix: Sequence[int], rows: int) -> int:
+        """How many of the first `rows` tokens of head and prefix are held."""
+        most = min(rows, len(self.tokens))
+        agreed = min(self._confirmed, most)
+        while agreed < most and self.tokens[agreed] == self._token(prefix, agreed):
+            agreed += 1
+        return agreed
+
+    def copied(self, start: int, stop: int) -> Layers:
+        """Copy keys and values of the tokens from position `start` up to `stop`."""
+        with torch.inference_mode():
+            return {
+                index: (_part(keys, start, stop), _part(values, start, stop)) for index, (keys, values) in self._held()
+            }
+
+    def extend(self, tokens: Sequence[int], parts: Sequence[Layers]) -> None:
+        """Hold further tokens, whose keys and values were computed elsewhere: copied, `parts` one after the other."""
+        start = len(self.tokens)
+        with torch.inference_mode():
+            for layer in parts[0]:
+                keys, values = (torch.cat([part[layer][which] for part in parts], dim=1) for which in (0, 1))
+                self.write(layer, start, keys.transpose(0, 1), values.transpose(0, 1))
+        self.tokens += tokens
+
+    def shapes(self) -> dict[int, tuple[int, int, int]]:
+        """KV heads, width of a key and width of a value by layer."""
+        return {index: (keys.shape[0], keys.shape[2], values.shape[2]) for index, (keys, values) in self._held()}
 
     def cut(self, count: int) -> None:
         """Forget all but the first `count` tokens."""
@@ -70,9 +102,16 @@ class SessionKV:
             room[:, start:stop] = new.transpose(0, 1)
         return stored
 
+    def _held(self) -> list[tuple[int, tuple[Tensor, Tensor]]]:
+        return sorted(self._layers.items(), key=lambda item: item[0])
+
     def _token(self, prefix: Sequence[int], index: int) -> int:
         shift = len(self.head)
         return self.head[index] if index < shift else prefix[index - shift]
+
+
+def _part(room: Tensor, start: int, stop: int) -> Tensor:
+    return room[:, start:stop].clone(memory_format=torch.contiguous_format)
 
 
 def _grown(old: Tensor | None, new: Tensor, stop: int) -> Tensor:
@@ -189,11 +228,14 @@ class Pass:
 
     def _cut(self, run: _Run, queries: Tensor, kv_heads: int, window: int | None) -> Iterator[_Tile]:
         shared = queries.shape[1] // kv_heads
-        size = max(1, MOST_ROWS // shared) if self.device.type == "cpu" else run.high - run.low
-        for low in range(run.low, run.high, size):
-            high = min(low + size, run.high)
-            first = run.piece.start + low - run.low
-            yield _Tile(low, high, _mask(first, high - low, window, shared, queries), queries, kv_heads)
+        most = max(1, MOST_ROWS // shared) if self.device.type == "cpu" else run.high - run.low
+        low, first = run.low, run.piece.start
+        while low < run.high:
+            size = min(most, run.high - low)
+            if self.device.type == "cpu":
+                size = min(size, ROUND - first % ROUND)  # how many keys a row is given must follow from its position
+            yield _Tile(low, low + size, _mask(first, size, window, shared, queries), queries, kv_heads)
+            low, first = low + size, first + size
 
 
 def _mask(first: int, n: int, window: int | None, shared: int, like: Tensor) -> Tensor:

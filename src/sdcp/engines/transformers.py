@@ -3,7 +3,8 @@
 Many sessions are scored in one ragged pass; each keeps the KV of its accepted prefix and goes back to it by forgetting
 tokens. Rule 1 is judged on the device; rule 2 on the host in float64, position by position, up to the first rejection.
 
-Not here: the arithmetic of passes (`ragged`), loading (`causal`), the worker's thread.
+Not here: the arithmetic of passes (`ragged`), loading (`causal`), KV as octets (`kv`), KV for sessions to come
+(`prefixes`), the worker's thread.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from torch import Tensor
 
 from sdcp.engines.causal import CausalModel
 from sdcp.engines.digests import model_digest
-from sdcp.engines.no_kv import NoKv
+from sdcp.engines.prefixes import PAGE, PrefixStore
 from sdcp.engines.ragged import Piece, SessionKV
 from sdcp.engines.rounds import certain, draft_row, evaluated, judge, sample
 from sdcp.errors import ConfigurationError, InvalidContent, Overloaded
 from sdcp.ports import DraftJob, DraftResult, PrefillJob, VerifyJob, VerifyResult
 from sdcp.rules.acceptance import GREEDY
+from sdcp.wire.kv_object import KvBlock
+
+KV_CACHE_BYTES = 256 << 20
+"""Octets of KV that a target keeps for sessions to come, unless it is told otherwise."""
 
 CHUNK = 256
 """Tokens of one pass while a session catches up on a prefix that nobody prefilled."""
@@ -44,8 +49,13 @@ class _Sessions:
         self._held[job.session] = kv
         return kv
 
-    def close(self, session: bytes) -> None:
-        self._held.pop(session, None)
+    def get(self, session: bytes) -> SessionKV | None:
+        """The KV of a session as it is, without admitting one."""
+        return self._held.get(session)
+
+    def close(self, session: bytes) -> SessionKV | None:
+        """Let go of a session; return what it held."""
+        return self._held.pop(session, None)
 
     def _admitted(self, empty: bool) -> SessionKV:
         if empty and self._model.bos is None and not self._evicts:
@@ -94,10 +104,11 @@ class _Transformers:
         return pending
 
 
-class TransformersTarget(NoKv, _Transformers):
+class TransformersTarget(_Transformers):
     """A target model.
 
-    capacity: sessions that hold KV at once. device: "cpu", "cuda" or "cuda:1". precision: "auto", "float32",
+    capacity: sessions that hold KV at once. kv_cache_bytes: octets of KV, on the device, kept besides for sessions that
+    begin as others did (D44). device: "cpu", "cuda" or "cuda:1". precision: "auto", "float32",
     "bfloat16", "float16" (GPU) or "packed-float16" (CPU). threads: of PyTorch. lean: our own forward for Llamas.
     """
 
@@ -111,13 +122,18 @@ class TransformersTarget(NoKv, _Transformers):
         precision: str = "auto",
         threads: int | None = None,
         lean: bool = True,
+        kv_cache_bytes: int = KV_CACHE_BYTES,
     ) -> None:
         super().__init__(path, tokenizer, capacity, device, precision, threads, lean)
+        if kv_cache_bytes < 0:
+            raise ConfigurationError("`kv_cache_bytes` must not be negative.")
         if self._causal.output_ids is not None:
             raise ConfigurationError(f"{path} has a head over part of the vocabulary: it can draft, not be a target.")
         self.capacity = capacity
         self.vocabulary = self._causal.width
+        self.kv_layout = self._causal.form.layout
         self._sessions = _Sessions(self._causal, capacity, evicts=False)
+        self._prefixes = PrefixStore(kv_cache_bytes)
 
     @property
     def takes_empty_prompt(self) -> bool:
@@ -125,19 +141,29 @@ class TransformersTarget(NoKv, _Transformers):
         return self._causal.bos is not None
 
     def close(self, session: bytes) -> None:
-        """Give the session's KV back."""
-        self._sessions.close(session)
+        """Give the session's KV back; what it holds stays for others as far as there is room."""
+        kv = self._sessions.close(session)
+        if kv is not None:
+            self._prefixes.put(kv, len(kv.tokens))
 
     def prefill(self, jobs: Sequence[PrefillJob], budget: int) -> list[bool]:
-        """Compute all but the last token of each prefix, at most `budget` tokens in all. Overloaded when full."""
-        missing = [(kv, kv.pending(job.prefix, job.length)[:-1]) for job in jobs for kv in [self._sessions[job]]]
-        return self._catch_up(missing, budget)
+        """Compute all but the last token of each prefix, at most `budget` tokens in all. Overloaded when full.
+
+        What others have computed since the last chunk is taken over first, and full pages are shared at once: prompts
+        that begin alike and are computed in turns are computed once.
+        """
+        missing = [(kv, self._unknown(kv, job)) for job in jobs for kv in [self._sessions[job]]]
+        complete = self._catch_up(missing, budget)
+        for (kv, _), done in zip(missing, complete, strict=True):
+            held = len(kv.tokens)
+            self._prefixes.put(kv, held if done else held - held % PAGE)
+        return complete
 
     def verify(self, jobs: Sequence[VerifyJob]) -> list[VerifyResult]:
         """Score all jobs in one ragged pass and judge each; keep the KV of the accepted prefix."""
         pieces = []
         for job in jobs:
-            kv = self._sessions[job]
+            kv = self._begun(job)
             pending = self._near(kv, job)
             wanted = evaluated(job)
             pieces.append(Piece(kv, [*pending, *job.tokens[: wanted - 1]], wanted))
@@ -148,13 +174,47 @@ class TransformersTarget(NoKv, _Transformers):
 
     def next_logits(self, session: bytes, prefix: Sequence[int], length: int) -> NDArray[np.float32]:
         """Run the last token alone and return the logits [V] after it (D32)."""
-        job = PrefillJob(session, prefix, length)
-        kv = self._sessions[job]
+        kv = self._begun(PrefillJob(session, prefix, length))
         while not self._catch_up([(kv, kv.pending(prefix, length)[:-1])], CHUNK)[0]:
             pass
         logits = self._causal.run([Piece(kv, kv.pending(prefix, length), wanted=1)])
         assert logits is not None  # one row is wanted
         return np.asarray(logits[0].float().cpu())
+
+    def export_kv(self, session: bytes, prefix: Sequence[int], length: int) -> KvBlock | None:
+        """Copy the KV of `prefix[:length]` to the host; None if the session holds less, or there is nothing."""
+        kv = self._sessions.get(session)
+        rows = length + len(kv.head) if kv is not None else 0
+        if kv is None or not rows or kv.agreed(prefix, rows) < rows:
+            return None
+        return self._causal.form.block(kv, length)
+
+    def import_kv(
+        self, session: bytes, prefix: Sequence[int], length: int, block: KvBlock, *, empty_prompt: bool = False
+    ) -> int:
+        """Let a session hold the KV of `prefix[:length]`; return how many tokens need not be computed."""
+        kv = self._sessions[PrefillJob(session, prefix, length, empty_prompt)]
+        if (block.length, block.head) != (length, len(kv.head)):
+            raise ValueError(f"the KV is of {block.length} tokens and {block.head} before them, not of this prefix")
+        held = kv.agreed(prefix, block.rows)
+        layers = self._causal.form.layers_of(block, held, self._causal.device)
+        if held == block.rows:
+            return 0
+        kv.cut(held)
+        kv.extend([*kv.head, *prefix[:length]][held:], [layers])
+        return block.rows - held
+
+    def _begun(self, job: PrefillJob | VerifyJob) -> SessionKV:
+        """Find or admit a session; one that holds nothing begins with what is known of its prefix."""
+        kv = self._sessions[job]
+        if not kv.tokens:
+            self._unknown(kv, job)
+        return kv
+
+    def _unknown(self, kv: SessionKV, job: PrefillJob | VerifyJob) -> list[int]:
+        """Take over what is known of a job's prefix; return what is not, but for the last token."""
+        pending = kv.pending(job.prefix, job.length)[:-1]
+        return pending[self._prefixes.take(kv, [*kv.tokens, *pending]) :] if pending else []
 
     def _judged(self, job: VerifyJob, piece: Piece, logits: Tensor) -> VerifyResult:
         result = judge_greedy(job, logits) if job.rule == GREEDY else judge(job, _Rows(logits))
