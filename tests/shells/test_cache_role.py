@@ -1,4 +1,4 @@
-"""`sdcp cache` over mutual TLS, as docs/mlc.md words it, and through kills of its process."""
+"""`sdcp cache` over mutual TLS, as docs/mlc.md words it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sdcp.http.server import Server
 from sdcp.http.tls import TlsFiles, client_context, server_context
 from sdcp.messages.lease import Lease
 from sdcp.messages.record import CommitRecord, FenceRecord
-from sdcp.ports import LogDamagedError, LogMovedError, StoreUnavailableError
+from sdcp.ports import LogDamagedError
 from sdcp.roles.cache import MAX_APPEND, CacheRole
 from sdcp.roles.telemetry import Metrics
 from sdcp.stores.durable import DurableStore
@@ -27,6 +27,7 @@ from sdcp.stores.local import LocalCache
 from sdcp.stores.remote import RemoteCache
 from sdcp.wire.cbor import encode
 from sdcp.wire.problem import decode_problem
+from tests.shells.cache_process import running
 
 CBOR_SEQ = ("content-type", "application/cbor-seq")
 FIRST = ("if-none-match", "*")
@@ -307,95 +308,6 @@ async def test_what_is_no_lease(cache, value):
 
 
 # -- the process -------------------------------------------------------------------------------------------------------
-
-
-class Process:
-    """`sdcp cache` as a process of its own, on one folder."""
-
-    def __init__(self, folder: Path, files: TlsFiles) -> None:
-        self.settings = folder / "cache.toml"
-        self.settings.write_text(
-            f'[tls]\ncertificate = "{files.certificate}"\nkey = "{files.key}"\nca = "{files.ca}"\n'
-            '[store]\ndirectory = "store"\n'
-        )
-        self.base = ""
-
-    async def start(self) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", "from sdcp.cli import main; main()", "cache", "--config", str(self.settings)),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert self.process.stdout is not None
-        ready = (await self.process.stdout.readline()).decode().split()
-        assert ready[:1] == ["ready"]
-        self.base = ready[1]
-
-    async def stop(self, number: signal.Signals) -> int:
-        if self.process.returncode is None:
-            self.process.send_signal(number)
-        return await self.process.wait()
-
-
-@contextlib.asynccontextmanager
-async def running(folder: Path, files: TlsFiles) -> AsyncIterator[Process]:
-    process = Process(folder, files)
-    await process.start()
-    try:
-        yield process
-    finally:
-        await process.stop(signal.SIGKILL)
-
-
-async def _write_until_killed(remote: RemoteCache, name: str, told: list[bytes], acknowledged: asyncio.Event) -> str:
-    """Append round after round; `told` is what was acknowledged. Return the last record sent without an answer."""
-    ref, tag = remote.ref_of("logs", name), None
-    for round_ in range(1_000_000):
-        record = commit(1, round_)
-        try:
-            tag = await remote.append(ref, record, tag)
-        except StoreUnavailableError:
-            return tag or ""
-        told.append(record)
-        if len(told) == 5:
-            acknowledged.set()
-    raise AssertionError("never killed")
-
-
-async def test_no_acknowledged_append_is_lost_to_a_kill(certificates, tmp_path):
-    """SIGKILL amid appends to many logs: each log holds what was acknowledged, and at most one record more."""
-    logs = {f"log{number}": list[bytes]() for number in range(16)}
-    tags: list[str] = []
-    async with running(tmp_path, certificates["cache"]) as process:
-        for _ in range(3):
-            async with Client(client_context(certificates["verifier"])) as client:
-                remote = RemoteCache(client, [process.base])
-                run = {f"{name}-{len(tags)}": list[bytes]() for name in logs}
-                begun = [asyncio.Event() for _ in run]
-                writers = [
-                    asyncio.ensure_future(_write_until_killed(remote, name, told, event))
-                    for (name, told), event in zip(run.items(), begun, strict=True)
-                ]
-                await asyncio.gather(*(event.wait() for event in begun))
-                process.process.send_signal(signal.SIGKILL)
-                last = await asyncio.gather(*writers)
-                await process.process.wait()
-            await process.start()
-            async with Client(client_context(certificates["verifier"])) as client:
-                remote = RemoteCache(client, [process.base])
-                for (name, told), tag in zip(run.items(), last, strict=True):
-                    await _check_log(remote, name, told, tag, tags)
-        assert await process.stop(signal.SIGTERM) == 0
-    assert tags == sorted(set(tags), key=int)
-
-
-async def _check_log(remote: RemoteCache, name: str, told: list[bytes], tag: str, tags: list[str]) -> None:
-    found = await remote.read_log(remote.ref_of("logs", name))
-    whole = b"".join(told)
-    assert found.data in (whole, whole + commit(1, len(told))), name
-    assert int(found.etag.strip('"')) >= int(tag.strip('"'))
-    with pytest.raises(LogMovedError):
-        await remote.append(remote.ref_of("logs", name), commit(1, 999), None)
-    tags.append((await remote.append(remote.ref_of("logs", name), commit(1, 1000), found.etag)).strip('"'))
 
 
 async def test_a_second_process_on_the_folder_is_refused_in_one_line(certificates, tmp_path):

@@ -101,7 +101,7 @@ class Segments:
         self._by_number: dict[int, Segment] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self.first = self._read_first()  # older segments do not count any more
-        self._mark = os.open(folder / "mark", os.O_RDWR | os.O_CREAT, 0o600)
+        self._mark = _opened_mark(folder / "mark")
         self._last_used = 0  # the last segment that holds frames, and where it ends
         self._last_end = 0
         self.newest: Segment
@@ -115,10 +115,14 @@ class Segments:
         """Hand every frame to `take`, and every hole with its file and segment to `lost`, in the order in which they
         were written; cut a torn tail, and begin a new segment.
 
-        Raises ConfigurationError when the files are not those of one journal; then no file stays open.
+        Raises ConfigurationError when the files are not those of one journal, or the disk refuses; then no file stays
+        open.
         """
         try:
             self._recover(take, lost)
+        except OSError as fault:
+            self._close_files()
+            raise ConfigurationError(f"{self._folder}: the journal cannot be opened: {fault.strerror}") from None
         except BaseException:
             self._close_files()
             raise
@@ -300,6 +304,17 @@ class Segments:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:08d}{_SUFFIX}"
+
+
+def _opened_mark(path: Path) -> int:
+    """The mark's file, with its room taken: to write a mark never asks the disk for more. Raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, _MARK.size)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def write_synced(path: Path, octets: bytes | memoryview) -> None:
