@@ -207,6 +207,10 @@ class StoreUnavailableError(Exception):
     """No answer, 5xx or deadline: whether a write was done is unknown; a read may be tried again."""
 
 
+class NoListingError(StoreUnavailableError):
+    """This cache never says what it keeps."""
+
+
 class LogDamagedError(StoreUnavailableError):
     """Octets of this log that were acknowledged cannot be read: it takes no append, and is never shortened (D47).
 
@@ -276,7 +280,7 @@ class Cache(Protocol):
     async def listing(self, kind: Kind, prefix: str = "", after: str = "", limit: int = 1000) -> list[Entry]:
         """Return what is kept where new objects, or new logs, go: at most `limit` entries in the order of their names.
 
-        Of names that begin with `prefix` and come after `after`. StoreUnavailableError.
+        Of names that begin with `prefix` and come after `after`. StoreUnavailableError, of which NoListingError.
         """
         ...
 

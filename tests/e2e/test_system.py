@@ -99,22 +99,24 @@ async def test_a_verifier_that_sleeps_through_its_fencing_holds_nobody_up(system
     assert [tokens_of(text) for text in texts] == [expected] * 2
 
 
-@pytest.mark.decision("D33")
-async def test_a_router_that_lost_its_memory_costs_a_clear_error_at_the_worst(system: System) -> None:
-    """Its sessions run on at their verifier; one that needs another drafter gets none, and must not hang."""
-    text, killed, said = "", False, ""
+@pytest.mark.decision("D33", "D45-restart", "D45-fence-or-remind")
+@pytest.mark.parametrize("victims", [("router",), ("router", "verifier-1"), ("router", "drafter-1", "drafter-2")])
+async def test_a_router_that_lost_its_memory_takes_its_sessions_up_again(
+    system: System, victims: tuple[str, ...]
+) -> None:
+    """Killed alone, or with those who only the router can replace."""
     expected = plain_greedy(system.logits, PROMPT, LONG)
-    try:
-        async with asyncio.timeout(60):
-            async for piece in streamed(client_of(system), LONG):
-                text += piece
-                if not killed and len(text.split()) > 20:
-                    killed = True
-                    system.kill("router")
-    except openai.APIError as error:
-        said = error.message
-    assert tokens_of(text) == expected[: len(tokens_of(text))]
-    assert len(tokens_of(text)) == LONG or "router has lost the request" in said
+    text, killed = "", False
+    async with asyncio.timeout(100):
+        async for piece in streamed(client_of(system), LONG):
+            text += piece
+            if not killed and len(text.split()) > 20:
+                killed = True
+                for victim in victims:
+                    system.kill(victim)
+    assert killed
+    assert tokens_of(text) == expected
+    assert await taken_up(system) == 1
 
 
 @pytest.mark.requirement("S6.3-append-before-release", "S1.3-sole-commit-authority")
@@ -182,10 +184,19 @@ async def test_a_client_that_goes_away_stops_its_session(system: System) -> None
 
 async def sessions(system: System) -> int:
     """Live sessions at the verifier, by its own metrics."""
+    return await metric(system, "verifier-1", r'sdcp_level\{level="sessions"\}')
+
+
+async def taken_up(system: System) -> int:
+    """Sessions that the router found in the cache."""
+    return await metric(system, "router", r'sdcp_events_total\{event="sessions_taken_up"\}')
+
+
+async def metric(system: System, member: str, name: str) -> int:
     client = Client(client_context(TlsFiles.of(system.directory / "certs", "gateway")))
     try:
-        answer = await client.request("GET", f"{system.bases['verifier-1']}/metrics")
-        found = re.search(r'sdcp_level\{level="sessions"\} (\S+)', bytes(answer.body).decode())
+        answer = await client.request("GET", f"{system.bases[member]}/metrics")
+        found = re.search(rf"{name} (\S+)", bytes(answer.body).decode())
         assert found is not None
         return int(float(found[1]))
     finally:

@@ -245,6 +245,22 @@ class ContractDefaults(Section):
         return self
 
 
+class ManifestSettings(Section):
+    """`[manifest]` of a router: what it keeps in the cache, to go on with its sessions after a restart."""
+
+    keep: bool = Field(True, description="Keep a manifest of each session in the first cache (D45).")
+    name: str | None = Field(
+        None, min_length=1, description="By this name a router knows its sessions again. Absent: its base URI."
+    )
+    take_over: tuple[str, ...] = Field(
+        (), description="Names of other routers, which do not run any more, whose sessions are taken up at the start."
+    )
+    at_once: int = Field(32, ge=1, description="How many sessions are taken up at the same time.")
+    horizon_s: float = Field(
+        86_400.0, gt=0, description="A session of which nothing was written down for so many seconds is left alone."
+    )
+
+
 class Instance(Section):
     """`[[instances]]`: inventory for instances whose status does not say it (D7)."""
 
@@ -322,6 +338,7 @@ class RouterSettings(RoleSettings):
     cache: CachePrefixes
     contract: ContractDefaults = ContractDefaults()
     instances: tuple[Instance, ...] = ()
+    manifest: ManifestSettings = ManifestSettings()
     limits: RouterLimits = RouterLimits()
 
 

@@ -2,11 +2,11 @@
 
 A router makes the contract of a request from the request and its own `[contract]` settings. It knows an instance by the
 instance's status alone, accepts a status from its own instance only, and an event from the session's verifier only
-(D9, D10). Its sessions live in its memory: after its end they run on at their verifiers and drafters, but nobody fails
-them over any more.
+(D9, D10). Its sessions live in its memory: after its end they run on at their verifiers and drafters. With manifests in
+the cache it takes them up again when it is back (D45); without, nobody fails them over any more.
 
 Not here: the protocol (`sdcp.machines.router`), the choice (`sdcp.machines.roster`), one session's I/O
-(`sdcp.roles.routing`).
+(`sdcp.roles.routing`), finding sessions again (`sdcp.roles.taking_up`).
 """
 
 from __future__ import annotations
@@ -45,19 +45,25 @@ from sdcp.machines.inputs import (
     RequestWithdrawn,
     VerifierLost,
 )
+from sdcp.machines.manifest import request_records
+from sdcp.machines.manifest_log import ManifestLog
 from sdcp.machines.roster import Known, Roster
 from sdcp.machines.router import Patience, RouterSession
+from sdcp.machines.router_kept import KeptSession
 from sdcp.messages.contract import Action, Contract
 from sdcp.messages.fields import U64_MAX
+from sdcp.messages.manifest import RequestRecord
 from sdcp.messages.output import Event
 from sdcp.messages.request import GenerationRequest, ProfileChange
 from sdcp.messages.status import DRAFTER, VERIFIER, Status
 from sdcp.ports import Cache
-from sdcp.roles.config import ContractDefaults, Instance, RouterSettings
+from sdcp.roles.config import ContractDefaults, Instance, ManifestSettings, RouterSettings
+from sdcp.roles.manifests import Manifests
 from sdcp.roles.peers import Peers
 from sdcp.roles.prefer import wait_ms
 from sdcp.roles.process import Context
 from sdcp.roles.routing import LEASE_MS, Equipment, RoutingSession
+from sdcp.roles.taking_up import TakingUp
 from sdcp.roles.telemetry import Metrics
 from sdcp.stores.remote import RemoteCache
 
@@ -82,6 +88,7 @@ class RouterFacts:
     body_bytes: int = 16 << 20
     match_host: bool = False
     base_path: str = ""
+    manifest: ManifestSettings = field(default_factory=lambda: ManifestSettings(keep=False))
 
 
 async def make(context: Context[RouterSettings]) -> RouterRole:
@@ -98,6 +105,7 @@ async def make(context: Context[RouterSettings]) -> RouterRole:
         body_bytes=settings.limits.body_bytes,
         match_host=settings.tls.match_host,
         base_path=urlsplit(settings.server.base_uri or "").path,
+        manifest=settings.manifest,
     )
     cache = RemoteCache(client, settings.cache.prefixes)
     return RouterRole(client, cache, facts, context.metrics, context.report)
@@ -125,7 +133,9 @@ class RouterRole:
         self._requests: dict[bytes, RoutingSession] = {}
         self._sessions: dict[bytes, RoutingSession] = {}
         self._draining = False
-        self._tending: asyncio.Task[None] | None = None
+        self._manifests: Manifests | None = None
+        self._taking_up: TakingUp | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._equipment = Equipment(
             roster=self._roster,
             cache=cache,
@@ -149,8 +159,19 @@ class RouterRole:
         metrics.watch("instances", lambda: sum(1 for _ in self._roster.alive(self._now_ms())))
 
     async def start(self, base_uri: str) -> None:
-        """Begin to look after sessions: who has expired, which leases are due, what nobody will ask for any more."""
-        self._tending = asyncio.get_running_loop().create_task(self._tend())
+        """Begin to look after sessions: who has expired, which leases are due, what nobody will ask for any more.
+
+        And take up those that an earlier life has left (D45).
+        """
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._tend())]
+        kept = self._facts.manifest
+        if kept.keep:
+            self._manifests = Manifests(self._cache, kept.name or base_uri, kept.take_over, kept.horizon_s)
+            self._taking_up = TakingUp(
+                self._manifests, self._equipment, self._facts.patience, self._hold, 1000 * self._facts.retention_s
+            )
+            self._tasks.append(loop.create_task(self._taking_up.all(kept.at_once)))
 
     async def handle(self, request: Request) -> Response:
         """Answer one request. Raises ProblemError."""
@@ -165,10 +186,9 @@ class RouterRole:
                 await asyncio.gather(*(session.settled() for session in held))
         for session in held:
             session.close()
-        if self._tending is not None:
-            self._tending.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._tending
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.close()
 
     # ---- instances (6.1, D7, D9) -------------------------------------------------------------------------------------
@@ -201,6 +221,8 @@ class RouterRole:
         message = await receive(request, Event, self._facts.body_bytes)
         held = self._sessions.get(message.session)
         if held is None:
+            if self._taking_up is not None and self._taking_up.under_way:
+                raise Overloaded("This router has just begun and does not know all its sessions yet; say it again.")
             raise UnknownResource("This router has no such session.")
         machine = held.machine
         current = message.epoch >= machine.epoch and machine.ended is None
@@ -213,7 +235,7 @@ class RouterRole:
 
     async def _submit(self, request: Request, _: Parameters) -> Response:
         message = await receive(request, GenerationRequest, self._facts.body_bytes)
-        held = self._requests.get(message.request)
+        held = await self._known(message.request, anew=True)
         if held is None:
             held = await self._admit(message, request.peer)
         elif held.owner != request.peer.name or held.request != message:
@@ -221,26 +243,49 @@ class RouterRole:
         return _response(await held.ask(RequestSubmitted))
 
     async def _locate(self, request: Request, parameters: Parameters) -> Response:
-        held = self._owned(request, parameters)
+        held = await self._owned(request, parameters)
         epoch = _epoch(request.parameter("epoch"))
         longest_ms = wait_ms(request.headers.get("prefer"), LOCATION_WAIT_MS)
         return _response(await held.ask(lambda number: LocationRequested(number, epoch, longest_ms)))
 
     async def _withdraw(self, request: Request, parameters: Parameters) -> Response:
-        return _response(await self._owned(request, parameters).ask(RequestWithdrawn))
+        held = await self._owned(request, parameters)
+        return _response(await held.ask(RequestWithdrawn))
 
     async def _policy(self, request: Request, parameters: Parameters) -> Response:
-        held = self._owned(request, parameters)
+        held = await self._owned(request, parameters)
         message = await receive(request, ProfileChange, self._facts.body_bytes)
         given = await held.ask(lambda number: ProfileChanged(number, message.sampling, message.from_round))
         return _response(given)
 
-    def _owned(self, request: Request, parameters: Parameters) -> RoutingSession:
+    async def _owned(self, request: Request, parameters: Parameters) -> RoutingSession:
         """The request of that identifier, if it is this client's: nobody learns of another's (D33)."""
         identifier = parameters["id"]
-        held = self._requests.get(identifier) if isinstance(identifier, bytes) else None
+        held = await self._known(identifier) if isinstance(identifier, bytes) else None
         if held is None or held.owner != request.peer.name:
             raise UnknownResource("There is no such request here.")
+        return held
+
+    async def _known(self, identifier: bytes, *, anew: bool = False) -> RoutingSession | None:
+        """The request of that identifier, found in the cache if need be (D45). Raises Overloaded.
+
+        `anew`: it is submitted. Then it need not be looked for once everything was taken up, unless we have lost it.
+        """
+        held = self._requests.get(identifier)
+        if self._taking_up is None or (held is not None and not held.lost):
+            return held
+        if anew and held is None and not self._taking_up.under_way:
+            return None
+        return await self._taking_up.one(identifier)
+
+    def _hold(self, held: RoutingSession) -> RoutingSession:
+        """Look after a session from now on; return it, or the one of that request that we have already."""
+        before = self._requests.get(held.request.request)
+        if before is not None and not before.lost:
+            return before
+        if before is not None:
+            del self._sessions[before.machine.session]
+        self._requests[held.request.request] = self._sessions[held.machine.session] = held
         return held
 
     async def _admit(self, message: GenerationRequest, client: Peer) -> RoutingSession:
@@ -249,23 +294,34 @@ class RouterRole:
         if self._living() >= self._facts.sessions:
             raise Overloaded(f"This router looks after {self._living()} sessions and takes no more.")
         target, tokenizer = await self._model(message)
-        held = self._requests.get(message.request)
-        if held is not None:  # a repeat was quicker
-            return held
-        session = secrets.token_bytes(16)
+        contract = self._contract(message, target, tokenizer)
         try:
-            machine = RouterSession(
-                session,
-                self._contract(message, target, tokenizer),
-                message.prompt,
-                self._cache.ref_of("logs", f"{encode_id(session)}-{secrets.token_hex(16)}"),
-                self._facts.patience,
-            )
+            machine = self._machine(message, client, contract)
         except ValueError as fault:  # D5
             raise InvalidContent(f"The prompt cannot be served: {fault}.") from None
-        held = RoutingSession(message, client.name, machine, self._equipment)
-        self._requests[message.request] = self._sessions[session] = held
-        return held
+        return self._hold(RoutingSession(message, client.name, machine, self._equipment))  # if no repeat was quicker
+
+    def _machine(self, message: GenerationRequest, client: Peer, contract: Contract) -> RouterSession | KeptSession:
+        """A new session, with a manifest if it is to have one. ValueError for a prompt that no session can have."""
+        session, kept = secrets.token_bytes(16), self._manifests
+        if kept is None:
+            log = self._cache.ref_of("logs", f"{encode_id(session)}-{secrets.token_hex(16)}")
+            return RouterSession(session, contract, message.prompt, log, self._facts.patience)
+        log, manifest = kept.new(message.request)
+        machine = RouterSession(session, contract, message.prompt, log, self._facts.patience)
+        first = RequestRecord(
+            epoch=machine.epoch,
+            round=0,
+            router=kept.name,
+            life=kept.life,
+            owner=client.name,
+            session=session,
+            contract=contract,
+            commit_log=log,
+            request=message,
+            prompt_length=len(message.prompt),
+        )
+        return KeptSession(machine, ManifestLog(manifest), request_records(first))
 
     async def _model(self, message: GenerationRequest) -> tuple[bytes, bytes]:
         """The target and tokenizer digests of the contract. Waits for a verifier a while. Raises Overloaded."""

@@ -1,7 +1,8 @@
 """One session at a router: its machine, its driver, and how the machine's effects are carried out (6.1, 6.9).
 
 The objects that a session needs, its prompt when that is long and its committed tokens, are written and leased here
-until the session ends (D20); then lease and objects go. The KV object of a verifier that was lost is leased while the
+until the session ends (D20); then lease and objects go. What a manifest keeps is written before or beside that, as the
+machine says (D45). The KV object of a verifier that was lost is leased while the
 session opens at another one, and goes when a newer one takes its place or the session ends (D44).
 
 Not here: the sessions together and who is alive (`sdcp.roles.router`).
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,10 +21,13 @@ from sdcp.http.identity import DRAFTER, VERIFIER
 from sdcp.http.resources import encode_id, url
 from sdcp.machines.effects import (
     AppendLog,
+    AppendManifest,
     ChooseDrafter,
     ChooseVerifier,
     EndSession,
+    LetGo,
     ReadLog,
+    ReadManifest,
     Refuse,
     Reply,
     SendAssignment,
@@ -41,6 +45,7 @@ from sdcp.machines.inputs import (
     LogMoved,
     LogRead,
     LogUnanswered,
+    ManifestAnswered,
     StateReceived,
     StoreFailed,
     TokensStored,
@@ -50,6 +55,7 @@ from sdcp.machines.inputs import (
 )
 from sdcp.machines.roster import Roster
 from sdcp.machines.router import RouterSession
+from sdcp.machines.router_kept import KeptSession
 from sdcp.messages.fields import Message
 from sdcp.messages.request import GenerationRequest
 from sdcp.messages.session import SessionOpen, SessionState
@@ -90,21 +96,32 @@ class Equipment:
 class RoutingSession:
     """A request, the session made of it, and to whom it belongs.
 
-    `owner` names the certificate that submitted it (D33). `ended_ms`: when it ended, None while it lives.
+    `owner` names the certificate that submitted it (D33). `ended_ms`: when it ended, None while it lives. `lost`:
+    another life of a router has it now (D45).
     """
 
-    def __init__(self, request: GenerationRequest, owner: str, machine: RouterSession, equipment: Equipment) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        owner: str,
+        machine: RouterSession | KeptSession,
+        equipment: Equipment,
+        objects: Sequence[str] = (),
+    ) -> None:
+        """`objects`: what an earlier life has stored for the session."""
         self.request = request
         self.owner = owner
-        self.machine = machine
+        self.machine = machine.session if isinstance(machine, KeptSession) else machine
         self.ended_ms: int | None = None
+        self.lost = False
+        self._driven = machine
         self._equipment = equipment
-        self._lease = f"{encode_id(machine.session)}-{secrets.token_hex(8)}"
-        self._objects: list[str] = []
+        self._lease = f"{encode_id(self.machine.session)}-{secrets.token_hex(8)}"
+        self._objects = list(objects)
         self._kv: str | None = None  # what the last open referred to
         self._kv_leased = False
         self._kv_left: set[str] = set()  # to delete once more when no verifier's lease is on them any longer
-        self._epoch = machine.epoch
+        self._epoch = self.machine.epoch
         self._driver = Driver(
             self,
             {
@@ -118,13 +135,16 @@ class RoutingSession:
                 AppendLog: self._append,
                 ReadLog: self._read,
                 EndSession: self._end,
+                AppendManifest: self._append_manifest,
+                ReadManifest: self._read_manifest,
+                LetGo: self._lose,
             },
             self._broken,
         )
 
     def handle(self, event: Any, /) -> list[Any]:
         """What the driver drives: the machine, and a look at what became of it."""
-        effects = self.machine.handle(event)
+        effects = self._driven.handle(event)
         if logger.isEnabledFor(logging.DEBUG):
             wanted = ", ".join(type(effect).__name__ for effect in effects)
             logger.debug("%s: %s: %s", encode_id(self.machine.session), type(event).__name__, wanted or "nothing")
@@ -230,7 +250,7 @@ class RoutingSession:
             await self._hold(ref)
         except CACHE_FAULTS as fault:
             return StoreFailed(str(fault), effect)
-        if self.ended_ms is not None:  # it ended meanwhile
+        if self.ended_ms is not None and not self.lost:  # it ended meanwhile
             await self._let_go()
         return TokensStored(ref, effect)
 
@@ -249,6 +269,12 @@ class RoutingSession:
 
     async def _read(self, effect: ReadLog) -> LogRead | LogUnanswered:
         return await read_log(self._equipment.cache, effect)
+
+    async def _append_manifest(self, effect: AppendManifest) -> ManifestAnswered:
+        return ManifestAnswered(await append_log(self._equipment.cache, effect), effect)
+
+    async def _read_manifest(self, effect: ReadManifest) -> ManifestAnswered:
+        return ManifestAnswered(await read_log(self._equipment.cache, effect), effect)
 
     # ---- the KV of a verifier that was lost (6.9, D44) ---------------------------------------------------------------
 
@@ -285,6 +311,16 @@ class RoutingSession:
                 await cache.delete(ref)
 
     # ---- the end -----------------------------------------------------------------------------------------------------
+
+    def _lose(self, _: LetGo) -> None:
+        """What is stored for the session is the other life's now; our lease ends by time."""
+        logger.warning("session %s: another router has it now", encode_id(self.machine.session))
+        self._equipment.metrics.count("sessions_lost")
+        self.lost, self.ended_ms = True, self._equipment.now_ms()
+        self._objects.clear()
+        self._kv_left.clear()
+        self._kv_leased = False
+        self.close()
 
     async def _end(self, _: EndSession) -> None:
         self.ended_ms = self._equipment.now_ms()

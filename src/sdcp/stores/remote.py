@@ -34,6 +34,7 @@ from sdcp.ports import (
     LogFencedError,
     LogMovedError,
     LogSlice,
+    NoListingError,
     ObjectMissingError,
     StoreFullError,
     StoreUnavailableError,
@@ -299,6 +300,8 @@ class RemoteCache:
         query = urlencode({"prefix": prefix, "after": after, "limit": limit})
         target = f"{url(self._prefixes[0], kind)}?{query}"
         answer = await self._call("GET", target, [("accept", CBOR)], idempotent=True, max_bytes=_MAX_LISTING)
+        if answer.status in (404, 405, 501):
+            raise NoListingError(f"{self._prefixes[0]} does not list what it keeps (status {answer.status}).")
         if answer.status != 200:
             raise _unavailable(target, answer)
         try:
