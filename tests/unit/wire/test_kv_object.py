@@ -153,7 +153,7 @@ def test_of_another_group():
         decode_kv(untagged, FACTS, KEY)
 
 
-@pytest.mark.decision("D44-key")
+@pytest.mark.decision("D44-group")
 def test_a_short_secret_is_refused():
     for call in (lambda k: encode_kv(BLOCK, FACTS, k), lambda k: decode_kv(DATA, FACTS, k)):
         with pytest.raises(ValueError, match="at least 32 octets, not 31"):
