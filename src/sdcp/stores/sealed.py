@@ -127,7 +127,7 @@ class SpareSegments:
         return self._ready.pop() if self._ready else new_segment()
 
     def prepare(self, size: int) -> None:
-        """Have a spare segment of `size` octets, unless there are enough: soon, when what needs the last one is over."""
+        """Have a spare segment of `size` octets, unless there are enough: a little later, after what is urgent now."""
         if size > self._largest or len(self._ready) + self._coming >= self._count:
             return
         self._coming += 1

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sdcp.messages.contract import Action, Contract, ContractSampling, Sampling
+from sdcp.messages.host_memory import GET, LEASE, PUT, SegmentReply, SegmentRequest, Ticket
 from sdcp.messages.lease import MAX_TTL_MS, Lease
 from sdcp.messages.manifest import (
     ACCEPTED,
@@ -192,6 +193,17 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     Location: st.builds(Location, session=SESSION, epoch=U64, verifier=REF, ended=maybe(ACTION), tokens=maybe(TOKENS)),
     ProfileChange: st.builds(ProfileChange, sampling=sampling(), from_round=maybe(U64)),
     Lease: st.builds(Lease, objects=st.lists(REF, max_size=4).map(tuple), ttl_ms=st.integers(1, MAX_TTL_MS)),
+    Ticket: st.builds(Ticket, path=REF, ticket=SESSION),
+    SegmentRequest: st.builds(
+        SegmentRequest,
+        id=U64,
+        do=st.sampled_from([PUT, GET, LEASE]),
+        name=REF,
+        size=U64,
+        objects=maybe(st.lists(REF, max_size=4).map(tuple)),
+        ttl_ms=maybe(st.integers(1, MAX_TTL_MS)),
+    ),
+    SegmentReply: st.builds(SegmentReply, id=U64, status=st.integers(200, 599), size=maybe(U64), detail=maybe(REF)),
     RequestRecord: st.builds(
         RequestRecord,
         epoch=U64,

@@ -63,8 +63,8 @@ class Site:
         """A raw connection: a test breaks the rules on it as it likes."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.setblocking(False)
-        connection.connect(path)
         self.sockets.append(connection)
+        connection.connect(path)
         return connection
 
     async def admitted(self) -> socket.socket:
