@@ -139,6 +139,13 @@ class Target(Engine, Protocol):
         """The layout of KV that this engine gives and takes (`sdcp.wire.kv_object`); None: it shares none (D44)."""
         ...
 
+    def held_kv(self, session: bytes, prefix: Sequence[int], length: int, *, empty_prompt: bool = False) -> int:
+        """Tell of how many tokens of `prefix[:length]` a session need not compute the KV: its own, or that of others.
+
+        Overloaded when no session more can hold KV.
+        """
+        ...
+
     def export_kv(self, session: bytes, prefix: Sequence[int], length: int) -> KvBlock | None:
         """Copy the KV of `prefix[:length]` out; None if the session holds less, as it does of the latest token."""
         ...

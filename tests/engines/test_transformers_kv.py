@@ -314,6 +314,24 @@ def test_sessions_with_and_without_a_prompt(folder: Folder):
     assert counted.tokens == 0
 
 
+def test_what_need_not_be_computed_is_told(folder: Folder):
+    engine = target(folder("llama-wide"))
+    prefix = tokens_of(12, 100)
+    assert engine.held_kv(A, prefix, 100) == 0
+    prefilled(engine, A, prefix)
+    assert engine.held_kv(A, prefix, 100) == 99
+    assert engine.held_kv(A, prefix, 40) == 40
+    assert engine.held_kv(A, prefix, 100) == 99  # asking changed nothing
+    assert engine.held_kv(B, [*prefix[:70], 0, 1], 72) == 70
+    assert engine.held_kv(b"c", [1, *prefix], 101, empty_prompt=True) == 0
+    engine.close(A)
+    engine.close(B)
+    assert engine.held_kv(b"d", prefix, 99) == 99
+    with Counted(engine) as counted:
+        engine.next_logits(b"d", prefix, 100)
+    assert counted.tokens == 1
+
+
 def test_what_is_kept_takes_no_place_of_a_session_and_no_more_than_it_may(folder: Folder):
     most = 300 * 2 * 2 * 3 * 64 * 4  # 300 tokens of 2 layers, keys and values, 3 heads of 64 float32
     engine = target(folder("llama-wide"), capacity=1, kv_cache_bytes=most)

@@ -12,6 +12,10 @@ class NoKv:
 
     kv_layout: str | None = None
 
+    def held_kv(self, session: bytes, prefix: Sequence[int], length: int, *, empty_prompt: bool = False) -> int:
+        """None is kept."""
+        return 0
+
     def export_kv(self, session: bytes, prefix: Sequence[int], length: int) -> KvBlock | None:
         """There is none."""
         return None

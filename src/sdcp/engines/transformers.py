@@ -181,6 +181,16 @@ class TransformersTarget(_Transformers):
         assert logits is not None  # one row is wanted
         return np.asarray(logits[0].float().cpu())
 
+    def held_kv(self, session: bytes, prefix: Sequence[int], length: int, *, empty_prompt: bool = False) -> int:
+        """Let a session begin with what is known of its prefix; return how many tokens of it that are."""
+        kv = self._sessions[PrefillJob(session, prefix, length, empty_prompt)]
+        rows = [*kv.head, *prefix[:length]]
+        held = kv.agreed(prefix, len(rows))
+        if held < len(rows):
+            kv.cut(held)
+            held += self._prefixes.take(kv, rows)
+        return max(held - len(kv.head), 0)
+
     def export_kv(self, session: bytes, prefix: Sequence[int], length: int) -> KvBlock | None:
         """Copy the KV of `prefix[:length]` to the host; None if the session holds less, or there is nothing."""
         kv = self._sessions.get(session)

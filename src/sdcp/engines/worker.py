@@ -58,6 +58,10 @@ class Worker:
         result, _ = await self._lane.round(job, len(job.tokens) + 1)
         return result
 
+    async def held_kv(self, session: bytes, prefix: Sequence[int], length: int, *, empty_prompt: bool = False) -> int:
+        """Ask between two passes how much need not be computed (`Target.held_kv`); raises what the engine raises."""
+        return await self._lane.between(lambda: self.target.held_kv(session, prefix, length, empty_prompt=empty_prompt))
+
     async def export_kv(self, session: bytes, prefix: Sequence[int], length: int) -> KvBlock | None:
         """Copy KV out between two passes (`Target.export_kv`)."""
         return await self._lane.between(lambda: self.target.export_kv(session, prefix, length))
