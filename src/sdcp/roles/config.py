@@ -117,6 +117,17 @@ class Model(Section):
         return self.model_dump(exclude={"engine", "path", "tokenizer"}, exclude_unset=True)
 
 
+class TargetModel(Model):
+    """`[model]` of a verifier."""
+
+    kv_cache_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="Octets of KV, in the device's memory, kept for sessions that begin as earlier ones did (D44); "
+        "0: none. Besides what live sessions hold. Absent: 256 MiB. transformers only.",
+    )
+
+
 class DrafterModel(Model):
     """`[model]` of a drafter."""
 
@@ -312,7 +323,7 @@ class VerifierSettings(RoleSettings):
 
     name: ClassVar[str] = "verifier"
     role: ClassVar[str] = VERIFIER
-    model: Model
+    model: TargetModel
     cache: CachePrefixes
     routers: Routers = Routers()
     limits: VerifierLimits = VerifierLimits()
