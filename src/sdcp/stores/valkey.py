@@ -61,7 +61,7 @@ class ValkeyCache:
             await cache._server.call("try")
         except (StoreUnavailableError, StoreFullError) as fault:
             await cache.close()
-            raise ConfigurationError(f"cache {cache._base}: {fault}") from None
+            raise ConfigurationError(f"cache {fault}") from None
         return cache
 
     async def close(self) -> None:

@@ -72,8 +72,11 @@ class Appends:
             pipeline.execute_command(*waiting.command)
         replicas = self._server.address.replicas
         if replicas:
-            half_ms = int(self._server.deadline_s * 500)  # so that it answers before the deadline
-            pipeline.execute_command("WAITAOF", 1, replicas, half_ms)
+            quarter_ms = int(self._server.deadline_s * 250)  # so that both answer before the deadline
+            # Replicas tell what they have synced when asked, else once a second. WAIT ends when they have received the
+            # records, so that WAITAOF asks them when they have synced them.
+            pipeline.execute_command("WAIT", replicas, quarter_ms)
+            pipeline.execute_command("WAITAOF", 1, replicas, quarter_ms)
         try:
             async with asyncio.timeout(self._server.deadline_s):
                 answers = await pipeline.execute(raise_on_error=False)
@@ -81,7 +84,7 @@ class Appends:
             answers = [fault] * len(batch)
         else:
             if replicas:
-                answers = covered(answers[:-1], answers[-1], replicas)
+                answers = covered(answers[:-2], answers[-1], replicas)
         for waiting, answer in zip(batch, answers, strict=True):
             await self._answer(waiting, answer)
 

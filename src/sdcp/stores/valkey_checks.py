@@ -40,7 +40,7 @@ def _of_info(info: Mapping[str, str], address: Address) -> list[str]:
     version = _version(info)
     if version < _OLDEST:
         found.append(f"it is version {'.'.join(map(str, version))}; 7.0 is the oldest that will do")
-    if info.get("redis_mode") == "cluster":
+    if info.get("cluster_enabled") == "1":
         found.append("it is part of a cluster, and a cache is on one server: use one with `cluster-enabled no`")
     if info.get("role") != "master":
         found.append("it is a replica, and takes no appends: give the address of its primary")

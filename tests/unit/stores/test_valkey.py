@@ -139,9 +139,7 @@ async def test_appends_that_wait_travel_together_and_each_gets_its_own_answer(pr
     assert len(set(tags)) == 300
     for n, (ref, tag) in enumerate(zip(refs, tags, strict=True)):
         assert await cache.read_log(ref) == LogSlice(0, commit(1, n), tag)
-    info = await process.command("INFO", "commandstats")
-    assert isinstance(info, dict)
-    assert info["cmdstat_append"]["calls"] == 300
+    assert (await process.info("commandstats"))["cmdstat_append"]["calls"] == 300
 
 
 async def test_one_refused_append_does_not_spoil_those_beside_it(cache):
@@ -233,7 +231,7 @@ async def test_the_least_recently_used_unleased_objects_go(process):
 async def test_when_the_servers_memory_is_full_what_is_leased_stays(process):
     size = 64 << 10
     async with opened(process.uri) as cache:
-        used = int((await _memory(process))["used_memory"])
+        used = int((await process.info("memory"))["used_memory"])
         await process.command("CONFIG", "SET", "maxmemory", str(used + (6 << 20)))
         leased = await cache.create(bytes(size))
         await cache.lease("l", [leased], 60_000)
@@ -248,7 +246,7 @@ async def test_when_the_servers_memory_is_full_what_is_leased_stays(process):
         await cache.lease("all", left, 60_000)
         with pytest.raises(StoreFullError):
             await asyncio.gather(*(cache.create(bytes(size)) for _ in range(200)))
-        used = int((await _memory(process))["used_memory"])
+        used = int((await process.info("memory"))["used_memory"])
         await process.command("CONFIG", "SET", "maxmemory", str(used - (1 << 20)))
         with pytest.raises(StoreFullError):
             await cache.append(log, commit(1, 2), tag)
@@ -256,12 +254,6 @@ async def test_when_the_servers_memory_is_full_what_is_leased_stays(process):
         assert await cache.fetch(leased, at_most=size) == bytes(size), "a read needs no memory"
         await cache.release("all")
         await cache.append(log, commit(1, 2), tag)
-
-
-async def _memory(process: ValkeyProcess) -> dict[str, str]:
-    info = await process.command("INFO", "memory")
-    assert isinstance(info, dict)
-    return info
 
 
 @pytest.mark.decision("D43-leases")

@@ -15,7 +15,7 @@ from tests.unit.stores.valkey_process import ValkeyProcess, free_port, needs_ser
 GOOD = {"appendfsync": "always", "no-appendfsync-on-rewrite": "no", "maxmemory-policy": "noeviction"}
 INFO = {
     "redis_version": "7.2.4",
-    "redis_mode": "standalone",
+    "cluster_enabled": "0",
     "role": "master",
     "aof_enabled": "1",
     "connected_slaves": "0",

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sdcp.ports import LogSlice, StoreUnavailableError
+from sdcp.errors import ConfigurationError
+from sdcp.ports import LogMovedError, LogSlice, StoreUnavailableError
 from sdcp.stores.valkey import ValkeyCache
 from sdcp.wire import cbor
 from tests.unit.stores.samples import commit
@@ -24,7 +25,7 @@ ROUNDS_BEFORE_THE_KILL = 5000
 
 @pytest.fixture
 async def process(tmp_path: Path) -> AsyncIterator[ValkeyProcess]:
-    made = ValkeyProcess(tmp_path / "server")
+    made = ValkeyProcess(tmp_path / "server", repl_diskless_sync_delay="0")
     await made.start()
     yield made
     await made.kill()
@@ -96,6 +97,36 @@ async def test_a_torn_file_costs_whole_appends_that_nobody_was_answered(process,
     third = await cache.append(ref, commit(1, 2), first)
     assert int(third) > int(second), "no version comes twice, not even a lost one"
     await cache.close()
+
+
+@pytest.mark.decision("D43-replicas")
+async def test_an_append_counts_when_the_replicas_have_it_on_their_disks(process, tmp_path):
+    replica = ValkeyProcess(tmp_path / "replica", replicaof=f"127.0.0.1 {process.port}")
+    await replica.start()
+    try:
+        while (await process.info("replication")).get("slave0", {}).get("state") != "online":
+            await asyncio.sleep(0.02)  # another process: there is only asking
+        uri = f"{process.uri}/0?replicas=1"
+        if (await process.info("server"))["redis_version"] < "7.2":
+            with pytest.raises(ConfigurationError, match="needs WAITAOF"):
+                await ValkeyCache.open(uri)
+            pytest.skip("needs a server that has WAITAOF: Valkey, or Redis from 7.2")
+        cache = await ValkeyCache.open(uri, deadline_s=8.0)
+        ref = cache.ref_of("logs", "s")
+        tag = await cache.append(ref, commit(1, 1), None)
+        assert await replica.command("GET", "{sdcp}:l:s") == commit(1, 1)
+        with pytest.raises(LogMovedError):
+            await cache.append(ref, commit(1, 2), None)
+        replica.signal(signal.SIGSTOP)
+        with pytest.raises(StoreUnavailableError, match="fewer than 1 replicas"):
+            await cache.append(ref, commit(1, 2), tag)
+        found = await cache.read_log(ref)
+        assert found.data == commit(1, 1) + commit(1, 2), "done all the same: its writer finds it"
+        replica.signal(signal.SIGCONT)
+        await cache.append(ref, commit(1, 3), found.etag)
+        await cache.close()
+    finally:
+        await replica.kill()
 
 
 async def test_objects_and_leases_come_back(process):

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from valkey.asyncio import Valkey
@@ -81,6 +82,11 @@ class ValkeyProcess:
         async with self.client() as client:
             return await client.execute_command(*words)
 
+    async def info(self, section: str) -> dict[str, Any]:
+        """What it says about itself."""
+        async with self.client() as client:
+            return dict(await client.info(section))
+
     async def _end(self, number: int) -> None:
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
@@ -104,6 +110,8 @@ class ValkeyProcess:
 
     def _all_settings(self) -> Mapping[str, str | None]:
         where = {"unixsocket": str(self.socket), "port": "0"} if self.socket else {"port": str(self.port)}
+        if "cluster-enabled" in self.settings:
+            where["cluster-port"] = str(free_port())
         return {
             "bind": "127.0.0.1",
             "dir": str(self.folder),
