@@ -15,7 +15,7 @@ import asyncio
 import logging
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -116,14 +116,28 @@ class KvExchange:
     async def load(self, session: bytes, effect: Prefill) -> None:
         """Have the engine take up KV of the prefix from the cache, if there is any that is right; else do nothing."""
         most = len(effect.prefix) - 1  # the last token is computed in any case: what follows it is asked for
+        shared = self._shared(effect.prefix)
+        if most < self.policy.block or not (effect.kv or shared):
+            return
         try:
-            if effect.kv is not None and await self._load(session, effect, effect.kv, most):
-                return
-            for length, name in self._shared(effect.prefix):
-                if await self._load_shared(session, effect, length, name):
-                    return
+            with self._metrics.time("kv_load"):
+                await self._load_some(session, effect, most, shared)
+        except ProblemError as refusal:  # the engine is full: a prefill will say so
+            logger.info("no KV is loaded: %s", refusal.detail)
         except Exception as fault:  # a bug of ours, and no reason to refuse a session
             self._report("KV could not be loaded and is computed", fault)
+
+    async def _load_some(self, session: bytes, effect: Prefill, most: int, shared: Sequence[tuple[int, str]]) -> None:
+        """Nothing is fetched of what the engine holds itself, of this session or of another that began so."""
+        held = await self._worker.held_kv(session, effect.prefix, most, empty_prompt=effect.empty_prompt)
+        if most - held < self.policy.block:
+            return
+        if effect.kv is not None and await self._load(session, effect, effect.kv, most):
+            return
+        if most - held >= self.policy.prompt_min:
+            for length, name in shared:
+                if length > held and await self._load_shared(session, effect, length, name):
+                    return
 
     async def _load(self, session: bytes, effect: Prefill, ref: str, most: int) -> bool:
         """Load what a router refers to; its size tells how many tokens it is of."""

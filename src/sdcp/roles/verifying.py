@@ -228,8 +228,7 @@ class VerifyingSession:
         if not effect.prefix and not worker.target.takes_empty_prompt:
             return PrefillFailed(InvalidContent("The model has no BOS token: an empty prompt cannot be served."))  # D26
         if kv is not None:
-            with self._equipment.metrics.time("kv_load"):
-                await kv.load(self._key, effect)
+            await kv.load(self._key, effect)
         try:
             with self._equipment.metrics.time("prefill"):
                 await worker.prefill(PrefillJob(self._key, effect.prefix, len(effect.prefix), effect.empty_prompt))

@@ -58,6 +58,10 @@ class KvTarget:
         """Return the logits [V] after `prefix[:length]`."""
         return self._row(self._catch_up(session, prefix, length))
 
+    def held_kv(self, session: bytes, prefix: Sequence[int], length: int, *, empty_prompt: bool = False) -> int:
+        """See `Target.held_kv`."""
+        return len(self._held.get(session, []))
+
     def export_kv(self, session: bytes, prefix: Sequence[int], length: int) -> KvBlock | None:
         """See `Target.export_kv`."""
         kv = self._held.get(session, [])

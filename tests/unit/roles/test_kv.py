@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sdcp.engines.worker import Worker
+from sdcp.errors import Overloaded
 from sdcp.machines.effects import DropOlderKv, Prefill, PublishKv
 from sdcp.machines.history import History
 from sdcp.ports import PrefillJob, StoreFullError, StoreUnavailableError
@@ -505,3 +506,40 @@ async def test_a_name_that_another_object_has_is_let_be(verifiers: Callable[...,
     await second.settled()
     assert second.counted("kv_unpublished") == 1
     assert second.says(PROMPT) == truth(PROMPT)
+
+
+@pytest.mark.decision("D44-held")
+async def test_what_the_engine_holds_itself_is_not_fetched(verifiers: Callable[..., Verifier]) -> None:
+    first, second = verifiers(), verifiers()
+    ref = await published(first)
+    await first.opens(PROMPT, session=OTHER)
+    await first.settled()
+    await second.holds(PROMPT[:-2])
+    assert await second.opens(PROMPT, ref) == 2
+    assert second.cache.asked == []
+    await second.holds(PROMPT[:20], OTHER)
+    assert await second.opens(PROMPT, session=OTHER) == len(PROMPT) - 1 - 36
+    assert len(second.cache.asked) == 1, "what is longer than that"
+
+
+@pytest.mark.parametrize("tokens", [(), (1,)], ids=len)
+async def test_of_a_prefix_of_next_to_nothing_no_kv_is_asked_for(
+    verifiers: Callable[..., Verifier], tokens: tuple[int, ...]
+) -> None:
+    verifier = verifiers()
+    await verifier.exchange.load(SESSION, Prefill(History(tokens), f"{PREFIX}objects/kv", empty_prompt=not tokens))
+    assert verifier.cache.asked == []
+
+
+async def test_an_engine_that_is_full_says_so_when_it_computes(
+    verifiers: Callable[..., Verifier], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = verifiers(), verifiers()
+    ref = await published(first)
+
+    def full(*_: object, **__: object) -> int:
+        raise Overloaded("full")
+
+    monkeypatch.setattr(second.target, "held_kv", full)
+    await second.exchange.load(SESSION, Prefill(History(PROMPT), ref))
+    assert second.cache.asked == []
