@@ -13,6 +13,7 @@ from sdcp.engines.worker import WINDOW_S, DraftWorker, Worker, _Busy
 from sdcp.errors import Overloaded
 from sdcp.messages.contract import Sampling
 from sdcp.ports import DraftJob, DraftResult, PrefillJob, VerifyJob, VerifyResult
+from sdcp.wire.kv_object import KvBlock
 
 
 def verify_job(session: int, token: int = 0) -> VerifyJob:
@@ -51,6 +52,22 @@ class Gated:
             self.left[job.session] = self.left.get(job.session, job.length) - taken
             budget -= taken
         return [self.left[job.session] == 0 for job in jobs]
+
+    def held_kv(self, session: bytes, prefix: Sequence[int], length: int, *, empty_prompt: bool = False) -> int:
+        self.log.append(("held", session[0]))
+        return length
+
+    def export_kv(self, session: bytes, prefix: Sequence[int], length: int) -> KvBlock | None:
+        self.log.append(("export", session[0]))
+        return None
+
+    def import_kv(
+        self, session: bytes, prefix: Sequence[int], length: int, block: KvBlock, *, empty_prompt: bool = False
+    ) -> int:
+        self.log.append(("import", session[0], empty_prompt))
+        if length == 13:
+            raise ValueError("does not fit")
+        return length
 
     def close(self, session: bytes) -> None:
         self.log.append(("close", session[0]))
@@ -131,6 +148,43 @@ async def test_a_prefill_cancelled_in_its_chunk_gets_no_other(engine: Gated, wor
     engine.gate.set()
     await worker.stop()
     assert engine.log == [("prefill", [2])]
+
+
+BLOCK = KvBlock("", 3, {})
+
+
+async def test_kv_is_given_and_taken_between_two_passes(engine: Gated, worker: Worker):
+    first = await start(engine, worker)
+    calls = [
+        asyncio.create_task(worker.held_kv(b"\x03", [1, 2, 3], 3)),
+        asyncio.create_task(worker.import_kv(b"\x03", [1, 2, 3], 3, BLOCK, empty_prompt=True)),
+        asyncio.create_task(worker.export_kv(b"\x01", [1], 1)),
+    ]
+    second = asyncio.create_task(worker.verify(verify_job(2)))
+    await asyncio.sleep(0)
+    worker.close(b"\x03")
+    engine.gate.set()
+    assert await asyncio.gather(*calls) == [3, 3, None]
+    await asyncio.gather(first, second)
+    between = [("held", 3), ("import", 3, True), ("export", 1)]
+    assert engine.log == [("verify", [1]), *between, ("close", 3), ("verify", [2])]
+
+
+async def test_kv_that_does_not_fit_harms_nobody(engine: Gated, worker: Worker):
+    engine.gate.set()
+    with pytest.raises(ValueError, match="does not fit"):
+        await worker.import_kv(b"\x03", [1] * 13, 13, BLOCK)
+    assert (await worker.verify(verify_job(2))).accepted == 1
+
+
+async def test_stopping_lets_kv_that_is_on_its_way_arrive(engine: Gated, worker: Worker):
+    await start(engine, worker)
+    export = asyncio.create_task(worker.export_kv(b"\x01", [1], 1))
+    await asyncio.sleep(0)
+    engine.gate.set()
+    await worker.stop()
+    assert await export is None
+    assert engine.log == [("verify", [1]), ("export", 1)]
 
 
 async def test_prefill_goes_in_chunks_between_rounds(engine: Gated, worker: Worker):
