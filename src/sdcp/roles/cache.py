@@ -10,8 +10,7 @@ Not here: keeping anything (`sdcp.stores.durable`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -59,7 +58,7 @@ MAX_LEASE = 1 << 20
 SWEEP_S = 1.0
 _UNKNOWN_SIZE = 1 << 63  # of a log that has lost octets: no part of it is its end
 
-_PROBLEMS: dict[type[Exception], type[ProblemError]] = {
+_PROBLEMS: dict[type[BaseException], type[ProblemError]] = {
     ObjectMissingError: UnknownResource,
     LogMovedError: PreconditionFailed,
     LogFencedError: StaleEpoch,
@@ -148,23 +147,21 @@ class CacheRole:
         with self._admitted():
             return await self._dispatch(request)
 
-    @contextmanager
-    def _admitted(self) -> Iterator[None]:
-        """One request under way, over TLS or from this host. Raises ProblemError for all that a store raises."""
+    def _admitted(self) -> _Admission:
         if self._closing:
             raise Overloaded("this cache is going down; ask again in a moment")
+        return _Admission(self)
+
+    def enter(self) -> None:
+        """One request more is under way."""
         self._under_way += 1
         self._idle.clear()
-        try:
-            yield
-        except LogDamagedError as damage:
-            raise LogDamaged(str(damage), intact=damage.intact) from damage
-        except tuple(_PROBLEMS) as refusal:
-            raise _PROBLEMS[type(refusal)](str(refusal)) from refusal
-        finally:
-            self._under_way -= 1
-            if not self._under_way:
-                self._idle.set()
+
+    def leave(self) -> None:
+        """One request less is under way."""
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
 
     async def drain(self) -> None:
         """Finish the requests that are under way, then close the store."""
@@ -268,6 +265,29 @@ class CacheRole:
         while True:
             await asyncio.sleep(self._sweep_s)
             await self._store.sweep()
+
+
+class _Admission:
+    """One request under way, over TLS or from this host, as a `with` block.
+
+    What a store raises within leaves it as the ProblemError of it.
+    """
+
+    __slots__ = ("_role",)
+
+    def __init__(self, role: CacheRole) -> None:
+        self._role = role
+
+    def __enter__(self) -> None:
+        self._role.enter()
+
+    def __exit__(self, kind: type[BaseException] | None, refusal: BaseException | None, _: object) -> None:
+        self._role.leave()
+        if isinstance(refusal, LogDamagedError):
+            raise LogDamaged(str(refusal), intact=refusal.intact) from refusal
+        problem = _PROBLEMS.get(kind) if kind is not None else None
+        if problem is not None:
+            raise problem(str(refusal)) from refusal
 
 
 def _limit(parameter: str | None) -> int:
