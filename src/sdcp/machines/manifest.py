@@ -33,7 +33,7 @@ MOST_TOKENS = 65_536
 
 
 class Manifest:
-    """The records, put together. `size`: octets read.
+    """The records, put together. `size`: octets read; `last`: the number of the last record.
 
     `life` is the last one that has taken the session up, `assigned` the last assignment of the last `opened`, `sent` a
     change of the profile of which it is not known what became of it, `accepted` the others in order, each with the
@@ -42,6 +42,7 @@ class Manifest:
 
     def __init__(self) -> None:
         self.size = 0
+        self.last = 0
         self.life = b""
         self.opened: OpenedRecord | None = None
         self.assigned: AssignedRecord | None = None
@@ -90,7 +91,8 @@ class Manifest:
             record = parse_manifest_record(value)
             if record is not None:
                 self._add(record)
-            self.size = origin + end
+            assert isinstance(value, dict)  # or it would have been refused
+            self.last, self.size = value["epoch"], origin + end
 
     def _add(self, record: ManifestRecord) -> None:
         match record:
@@ -121,7 +123,7 @@ class Manifest:
         if record.stage == ACCEPTED:
             session = self._first.session if self._first is not None else b""
             policy = Policy(session=session, from_round=record.from_round, sampling=record.sampling)
-            self.accepted.append((policy, record.round))
+            self.accepted.append((policy, record.after))
         sent = self.sent
         if sent is not None and (sent.from_round, sent.sampling) == (record.from_round, record.sampling):
             self.sent = None
@@ -132,4 +134,4 @@ def request_records(first: RequestRecord) -> Iterator[ManifestRecord]:
     prompt = first.request.prompt
     yield replace(first, request=replace(first.request, prompt=prompt[:MOST_TOKENS]))
     for start in range(MOST_TOKENS, len(prompt), MOST_TOKENS):
-        yield PromptRecord(epoch=first.epoch, round=first.round, tokens=prompt[start : start + MOST_TOKENS])
+        yield PromptRecord(tokens=prompt[start : start + MOST_TOKENS])

@@ -19,18 +19,18 @@ Not here: what the records say (`manifest`), and what has to wait for them (`rou
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 from sdcp.errors import ProblemError
 from sdcp.machines.effects import AppendManifest, ReadManifest, SetTimer
 from sdcp.machines.inputs import LogAppended, LogRead, LogUnanswered
-from sdcp.machines.manifest import MOST_TOKENS, Manifest
+from sdcp.machines.manifest import Manifest
+from sdcp.messages.manifest import ManifestRecord, PromptRecord, RequestRecord
 
 TIMER = "manifest"
 RETRY_FIRST_MS = 50
 RETRY_MOST_MS = 5_000
-MOST_OCTETS = 9 * MOST_TOKENS
-"""Of one append, unless a single record is longer."""
 
 Effects = list[Any]
 
@@ -47,9 +47,10 @@ class ManifestLog:
         self.awaited: AppendManifest | ReadManifest | SetTimer | None = None
         self.lost = False
         self._vanished = False
-        self._size = told.size if told is not None else 0
+        self._size, self._number = (told.size, told.last) if told is not None else (0, 0)
         self._etag = etag
-        self._records: deque[bytes] = deque()
+        self._records: deque[ManifestRecord] = deque()
+        self._batch: list[ManifestRecord] = []  # what is being appended, and as octets:
         self._sent = b""
         self._looks = False
         self._delay_ms = RETRY_FIRST_MS
@@ -59,8 +60,8 @@ class ManifestLog:
         """Whether everything written is durable, and everybody who wanted a look has had it."""
         return self._vanished or not (self._records or self._sent or self._looks)
 
-    def write(self, record: bytes) -> None:
-        """Let an encoded record be appended."""
+    def write(self, record: ManifestRecord) -> None:
+        """Let a record be appended; it gets its number then."""
         self._records.append(record)
 
     def look(self) -> None:
@@ -73,10 +74,15 @@ class ManifestLog:
             return []
         if not self._records:
             return self._read()
-        self._sent = self._records.popleft()
-        while self._records and len(self._sent) + len(self._records[0]) <= MOST_OCTETS:
-            self._sent += self._records.popleft()
+        # One at a time while a long prompt is on its way; else all that there is.
+        long = any(isinstance(record, RequestRecord | PromptRecord) for record in self._records)
+        self._batch = [self._records.popleft() for _ in range(1 if long else len(self._records))]
+        self._encode()
         return self._append()
+
+    def _encode(self) -> None:
+        numbered = (replace(each, epoch=self._number + place) for place, each in enumerate(self._batch, start=1))
+        self._sent = b"".join(each.encode() for each in numbered)
 
     def handle(self, answer: object) -> Effects:
         """Take the answer to what is awaited, or its timer."""
@@ -111,11 +117,14 @@ class ManifestLog:
             self._told.take(data)
         except ProblemError:
             return False
-        self._size = self._told.size
+        self._size, self._number = self._told.size, self._told.last
+        self._encode()
         return True
 
     def _durable(self, etag: str | None) -> None:
         self._size += len(self._sent)
+        self._number += len(self._batch)
+        self._batch = []
         self._etag, self._sent, self.awaited, self._told = etag, b"", None, None
         self._looks = False  # the append had its condition
         self._delay_ms = RETRY_FIRST_MS

@@ -129,7 +129,7 @@ class RouterSession(TakingUp):
         reply: Effects = [Reply(event.request, None)]
         if self._step is Step.ENDED:
             return reply
-        return self._keep(WithdrawnRecord(epoch=self.epoch, round=self._point.round)) + reply + self._give_up()
+        return self._keep(WithdrawnRecord()) + reply + self._give_up()
 
     def _cancelled(self, event: inputs.RequestCancelled) -> Effects:
         self._requester_gone(event.request)
@@ -225,7 +225,7 @@ class RouterSession(TakingUp):
             self.failure = self.failure or SessionClosed("The request was withdrawn before a verifier took it.")
             told += self._locating.refuse(self.failure)
         forgotten = [CancelTimer(name) for name in (TIMER, FENCE_TIMER, REMINDER)]
-        kept = self._keep(EndRecord(epoch=self.epoch, round=self._point.round, ended=action, committed=committed))
+        kept = self._keep(EndRecord(ended=action, committed=committed))
         return [*kept, *forgotten, *self._drop_changes(), *told, EndSession()]
 
     def _tell_tokens(self, event: object) -> Effects:

@@ -129,8 +129,8 @@ class Drafting(Stepping):
             return self._next()
         self._put_kept = put
         assigned = AssignedRecord(
-            epoch=put.epoch,
-            round=put.round,
+            serving=put.epoch,
+            after=put.round,
             verifier=put.verifier,
             drafter=put.drafter,
             prompt=put.prompt if isinstance(put.prompt, str) else None,

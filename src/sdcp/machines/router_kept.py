@@ -43,7 +43,7 @@ class KeptSession:
         self._early: list[object] = []  # inputs that came before the session was taken up
         self._held: list[Any] = []
         for record in first:
-            log.write(record.encode())
+            log.write(record)
 
     @property
     def lost(self) -> bool:
@@ -89,7 +89,7 @@ class KeptSession:
         out: Effects = []
         for effect in effects:
             if isinstance(effect, Keep):
-                self._log.write(effect.record.encode())
+                self._log.write(effect.record)
                 continue
             looks = self._wants_look(effect)
             if looks:

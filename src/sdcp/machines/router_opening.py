@@ -118,8 +118,7 @@ class Opening(Stepping):
         """Tell the front ends that wait to hear it."""
         location = Location(session=self.session, epoch=self.epoch, verifier=self._verifier_uri)
         opened = OpenedRecord(
-            epoch=self.epoch,
-            round=self._point.round,
+            serving=self.epoch,
             verifier=self._verifier_uri,
             prompt=self._prompt if isinstance(self._prompt, str) else None,
             resume=self._open.resume if self._open is not None else None,

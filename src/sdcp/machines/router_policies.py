@@ -72,10 +72,8 @@ class Changing(Stepping):
         return kept + self._ask(Step.UPDATING, SendPolicy(self._verifier_uri, policy))
 
     def _keep_policy(self, stage: str, policy: Policy, round_: int) -> Effects:
-        record = PolicyRecord(
-            epoch=self.epoch, round=round_, stage=stage, from_round=policy.from_round, sampling=policy.sampling
-        )
-        return self._keep(record)
+        sampling, from_round = policy.sampling, policy.from_round
+        return self._keep(PolicyRecord(stage=stage, after=round_, from_round=from_round, sampling=sampling))
 
     def _policy_taken(self, state: SessionState) -> Effects:
         policy, change = self._awaited.message, self._changes.pop(0)

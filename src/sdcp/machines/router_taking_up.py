@@ -45,13 +45,13 @@ class TakingUp(Opening, Changing, Drafting):
         return self._fence() if told.assigned is None else self._take_up_drafter(told.assigned)
 
     def _take_up_open(self, opened: OpenedRecord) -> None:
-        self.epoch, self.verifier = opened.epoch, opened.verifier
+        self.epoch, self.verifier = opened.serving, opened.verifier
         self._prompt = opened.prompt or self._prompt_tokens
-        self._locating.moved(Location(session=self.session, epoch=opened.epoch, verifier=opened.verifier))
+        self._locating.moved(Location(session=self.session, epoch=opened.serving, verifier=opened.verifier))
         resume = opened.resume
         self._open = SessionOpen(
             session=self.session,
-            epoch=opened.epoch,
+            epoch=opened.serving,
             contract=self.contract,
             prompt=self._prompt,
             commit_log=self._log,
@@ -62,9 +62,9 @@ class TakingUp(Opening, Changing, Drafting):
 
     def _take_up_drafter(self, assigned: AssignedRecord) -> Effects:
         self._prompt = assigned.prompt or self._prompt_tokens
-        self._point = Point(assigned.round, assigned.committed, assigned.digest, assigned.committed_tokens)
+        self._point = Point(assigned.after, assigned.committed, assigned.digest, assigned.committed_tokens)
         self.drafter = assigned.drafter
-        self._proposers = [(assigned.round, assigned.drafter)]
+        self._proposers = [(assigned.after, assigned.drafter)]
         self._put = self._put_kept = Assignment(
             session=self.session,
             epoch=self.epoch,
@@ -72,7 +72,7 @@ class TakingUp(Opening, Changing, Drafting):
             verifier=self._verifier_uri,
             drafter=assigned.drafter,
             prompt=self._prompt,
-            round=assigned.round,
+            round=assigned.after,
             sampling=assigned.sampling,
             committed=assigned.committed,
             digest=assigned.digest,

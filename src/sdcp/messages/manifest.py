@@ -2,8 +2,9 @@
 
 A manifest is a log beside the commit log, a CBOR sequence of these records: the request record first, with a long
 prompt's further tokens behind it, then in order what became of the session, and at last an end record. Only routers
-write and read it. Every record is a map with `epoch` and `round`, so a cache that knows commit logs alone takes it for
-a commit record (6.8); `kind` tells the records apart, and readers skip those of a kind that they do not know.
+write and read it. Every record is a map with an `epoch` one above that of the record before and without `round`, so a
+cache that knows commit logs alone takes it for a fence, and keeps the order (6.8); `kind` tells the records apart, and
+readers skip those of a kind that they do not know.
 
 Not here: what the records say together (`sdcp.machines.manifest`).
 """
@@ -44,10 +45,9 @@ def _kind(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record(Message):
-    """What every record has: the session's epoch then, and the last round that the router knew to be committed."""
+    """What every record has: `epoch` is its number, from 1, and is given to it when it is written."""
 
-    epoch: int = member(uint())
-    round: int = member(uint())
+    epoch: int = dataclasses.field(default=0, metadata={"kind": uint()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +88,10 @@ class TakenRecord(_Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedRecord(_Record):
-    """A verifier has opened the session in `epoch`. `prompt`: the object that it was given instead of the tokens."""
+    """A verifier has opened the session in the epoch `serving`. `prompt`: the object that it was given, if any."""
 
     kind: str = _kind("opened")
+    serving: int = member(uint())
     verifier: str = member(TEXT)
     prompt: str | None = member(TEXT, optional=True)
     resume: Resume | None = member(Resume.as_member(), optional=True)
@@ -98,9 +99,14 @@ class OpenedRecord(_Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignedRecord(_Record):
-    """A drafter has taken its assignment. The members are those of PUT drafter, which is repeated as it was (D37)."""
+    """A drafter has taken its assignment. The members are those of PUT drafter, which is repeated as it was (D37).
+
+    `serving` is its epoch, `after` its round.
+    """
 
     kind: str = _kind("assigned")
+    serving: int = member(uint())
+    after: int = member(uint())
     verifier: str = member(TEXT)
     drafter: str = member(TEXT)
     prompt: str | None = member(TEXT, optional=True)
@@ -115,11 +121,12 @@ class AssignedRecord(_Record):
 class PolicyRecord(_Record):
     """A change of the profile for `from_round` (6.6). `sent`: it is about to be; the others say what became of it.
 
-    `accepted`: the verifier has it, and has committed `round`. `dropped`: it never takes effect.
+    `accepted`: the verifier has it, and has committed the round `after`. `dropped`: it never takes effect.
     """
 
     kind: str = _kind("policy")
     stage: str = member(_one_of(SENT, ACCEPTED, DROPPED))
+    after: int = member(uint())
     from_round: int = member(uint())
     sampling: Sampling = member(Sampling.as_member())
 
@@ -167,8 +174,10 @@ _KINDS: Final[Mapping[str, type[ManifestRecord]]] = MappingProxyType(
 
 def parse_manifest_record(value: Plain) -> ManifestRecord | None:
     """Read one record; None for one of a kind that is not known. Raises MalformedBody, BadContract."""
-    kind = value.get("kind") if isinstance(value, dict) else None
-    if type(kind) is not str:
-        raise MalformedBody("A record of a manifest must be a map whose `kind` is a text string.")
+    kind, number = (value.get("kind"), value.get("epoch")) if isinstance(value, dict) else (None, None)
+    if type(kind) is not str or type(number) is not int or number < 0:
+        raise MalformedBody(
+            "A record of a manifest must be a map whose `kind` is a text string, with a number `epoch`."
+        )
     known = _KINDS.get(kind)
     return None if known is None else known.parse(value)

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sdcp.errors import ProblemError
 from sdcp.http.resources import encode_id
@@ -71,7 +71,7 @@ class Manifests:
 
     def taken(self) -> TakenRecord:
         """Return the record that this life takes a session up."""
-        return TakenRecord(epoch=1, round=0, router=self.name, life=self.life)
+        return TakenRecord(router=self.name, life=self.life)
 
     # ---- finding -----------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,8 @@ class Manifests:
     async def close(self, found: Found, record: EndRecord) -> None:
         """Write down that a session has ended that nobody was told of; if that fails, the next life does it."""
         try:
-            await self._cache.append(found.ref, record.encode(), found.etag)
+            numbered = replace(record, epoch=found.manifest.last + 1)
+            await self._cache.append(found.ref, numbered.encode(), found.etag)
         except (LogMovedError, LogFencedError, StoreFullError, StoreUnavailableError) as fault:
             logger.warning("the manifest %s of a session that nobody knows stays open: %s", found.ref, fault)
 

@@ -310,8 +310,6 @@ class RouterRole:
         log, manifest = kept.new(message.request)
         machine = RouterSession(session, contract, message.prompt, log, self._facts.patience)
         first = RequestRecord(
-            epoch=machine.epoch,
-            round=0,
             router=kept.name,
             life=kept.life,
             owner=client.name,

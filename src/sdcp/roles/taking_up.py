@@ -106,7 +106,7 @@ class TakingUp:
         held = self._hold(made)
         if held is not made:
             if manifest.opened is None and manifest.end is None and held.machine.session != made.machine.session:
-                end = EndRecord(epoch=1, round=0, ended=Action.FAIL, committed=0)
+                end = EndRecord(ended=Action.FAIL, committed=0)
                 await self._manifests.close(found, end)  # its request came again before this was written
         elif manifest.end is None:
             self._count += 1

@@ -146,7 +146,7 @@ class Router:
             self._none_found()
             return
         ref, manifest = max(told.items(), key=lambda item: item[1].opened is not None)
-        taken = TakenRecord(epoch=1, round=0, router=ROUTER, life=_octets(self._life))
+        taken = TakenRecord(router=ROUTER, life=_octets(self._life))
         log = ManifestLog(ref, manifest, found[ref].etag)
         self._held = self._driven(KeptSession(self._anew(), log, (taken,), manifest))
         self._held.handle(TakenUp())
@@ -170,8 +170,6 @@ class Router:
     def _kept(self, session: RouterSession) -> KeptSession:
         contract, prompt, _ = self._terms
         first = RequestRecord(
-            epoch=1,
-            round=0,
             router=ROUTER,
             life=_octets(self._life),
             owner="front end",

@@ -2,7 +2,7 @@
 
 What an append does to a log's fence is `sdcp.stores.records`, the rule of every store here. With `enforces_fences`
 False the log takes any conditional append, as a plain PUT with If-Match would, and verifiers have to read back (6.8).
-Manifests are logs apart (D45): nothing fences them, and nobody looks on.
+Manifests are logs apart (D45), and nobody looks on.
 Not here: leases, eviction, room, access rights, and loss, which is the network's business.
 """
 
@@ -29,7 +29,7 @@ from sdcp.machines.inputs import (
 )
 from sdcp.messages.record import CommitRecord
 from sdcp.ports import LogFencedError
-from sdcp.stores.records import NO_RECORDS, Epochs, follow
+from sdcp.stores.records import NO_RECORDS, Epochs, advance, follow
 from sdcp.testing.checks import records_in
 from sdcp.wire import cbor
 from sdcp.wire.rows import check_rows, decode_rows
@@ -103,9 +103,11 @@ class Store:
 
     def append_manifest(self, effect: AppendManifest) -> LogAppended | LogMoved:
         """Carry out AppendManifest."""
-        log = self.manifests.setdefault(effect.ref, Log())
+        log = self.manifests.get(effect.ref, Log())
         if effect.etag != log.etag:
             return LogMoved()
+        log.epochs = advance(log.epochs, effect.data)
+        self.manifests[effect.ref] = log
         log.octets += effect.data
         log.version += 1
         assert log.etag is not None  # it has just been appended to

@@ -207,7 +207,6 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     RequestRecord: st.builds(
         RequestRecord,
         epoch=U64,
-        round=U64,
         router=REF,
         life=SESSION,
         owner=REF,
@@ -217,13 +216,16 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         request=REQUEST,
         prompt_length=U64,
     ),
-    PromptRecord: st.builds(PromptRecord, epoch=U64, round=U64, tokens=TOKENS),
-    TakenRecord: st.builds(TakenRecord, epoch=U64, round=U64, router=REF, life=SESSION),
-    OpenedRecord: st.builds(OpenedRecord, epoch=U64, round=U64, verifier=REF, prompt=maybe(REF), resume=maybe(RESUME)),
+    PromptRecord: st.builds(PromptRecord, epoch=U64, tokens=TOKENS),
+    TakenRecord: st.builds(TakenRecord, epoch=U64, router=REF, life=SESSION),
+    OpenedRecord: st.builds(
+        OpenedRecord, epoch=U64, serving=U64, verifier=REF, prompt=maybe(REF), resume=maybe(RESUME)
+    ),
     AssignedRecord: st.builds(
         AssignedRecord,
         epoch=U64,
-        round=U64,
+        serving=U64,
+        after=U64,
         verifier=REF,
         drafter=REF,
         prompt=maybe(REF),
@@ -236,13 +238,13 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     PolicyRecord: st.builds(
         PolicyRecord,
         epoch=U64,
-        round=U64,
+        after=U64,
         stage=st.sampled_from([SENT, ACCEPTED, DROPPED]),
         from_round=U64,
         sampling=sampling(),
     ),
-    WithdrawnRecord: st.builds(WithdrawnRecord, epoch=U64, round=U64),
-    EndRecord: st.builds(EndRecord, epoch=U64, round=U64, ended=ACTION, committed=U64),
+    WithdrawnRecord: st.builds(WithdrawnRecord, epoch=U64),
+    EndRecord: st.builds(EndRecord, epoch=U64, ended=ACTION, committed=U64),
 }
 
 

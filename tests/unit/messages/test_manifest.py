@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from sdcp.errors import MalformedBody
 from sdcp.messages.manifest import _KINDS as KINDS
 from sdcp.messages.manifest import EndRecord, WithdrawnRecord, parse_manifest_record
+from sdcp.ports import LogFencedError
 from sdcp.stores.records import NO_RECORDS, advance
 from sdcp.wire import cbor
 from tests.unit.messages.samples import MESSAGES
@@ -24,23 +26,29 @@ def test_a_record_is_known_again_by_its_kind(record: Any) -> None:
 
 
 @pytest.mark.decision("D45-records")
-@given(st.lists(RECORD, min_size=1, max_size=6))
-def test_a_cache_takes_any_records_of_a_manifest_for_commit_records(records: list[Any]) -> None:
-    data = b"".join(record.encode() for record in records)
-    assert advance(NO_RECORDS, data) == (None, max(record.epoch for record in records))
+@given(st.lists(RECORD, min_size=2, max_size=6))
+def test_a_cache_takes_the_records_of_a_manifest_for_fences_and_keeps_their_order(records: list[Any]) -> None:
+    numbered = [replace(record, epoch=number) for number, record in enumerate(records, start=1)]
+    epochs = advance(NO_RECORDS, b"".join(record.encode() for record in numbered))
+    assert epochs == (len(records), len(records))
+    for record in numbered:
+        with pytest.raises(LogFencedError):
+            advance(epochs, record.encode())
 
 
 def test_a_record_of_a_kind_that_is_not_known_is_nothing() -> None:
-    assert parse_manifest_record({"epoch": 1, "round": 0, "kind": "later"}) is None
+    assert parse_manifest_record({"epoch": 3, "kind": "later"}) is None
 
 
-@pytest.mark.parametrize("value", [{"epoch": 1, "round": 0}, {"kind": 7}, [], {"kind": "end", "epoch": 1, "round": 0}])
+@pytest.mark.parametrize(
+    "value", [{"epoch": 1}, {"epoch": 1, "kind": 7}, [], {"kind": "withdrawn"}, {"kind": "end", "epoch": 1}]
+)
 def test_what_is_no_record_is_refused(value: Any) -> None:
     with pytest.raises(MalformedBody):
         parse_manifest_record(value)
 
 
 def test_a_record_of_one_kind_is_not_read_as_another() -> None:
-    plain = WithdrawnRecord(epoch=1, round=2).to_plain()
+    plain = WithdrawnRecord(epoch=1).to_plain()
     with pytest.raises(MalformedBody, match="'kind'"):
         EndRecord.parse({**plain, "ended": 4, "committed": 0})
