@@ -23,21 +23,21 @@ class WholeFrames:
         self._begun = bytearray()
         self._wanted = skip + _HEAD  # how long `_begun` must be before there is anything new to see in it
 
-    def cut(self, data: bytes) -> bytes:
+    def cut(self, data: bytes | bytearray) -> bytes | bytearray | memoryview:
         """All that is whole by now. A frame that is longer than we allow is passed on at once, to be refused."""
         if self._begun:
             self._begun += data
             if len(self._begun) < self._wanted:
                 return b""
-            data = bytes(self._begun)
-            self._begun.clear()
+            data, self._begun = self._begun, bytearray()
         whole = self._whole(data)
         if whole < len(data):
-            self._begun += data[whole:]
-            return data[:whole]
+            view = memoryview(data)  # bodies pass here: nothing of them is copied but what waits
+            self._begun += view[whole:]
+            return view[:whole]
         return data
 
-    def _whole(self, data: bytes) -> int:
+    def _whole(self, data: bytes | bytearray) -> int:
         """The length of what is whole at the head of `data`."""
         at, end = self._skip, len(data)
         if at > end:

@@ -83,13 +83,7 @@ class ReceivedBody:
 
     async def next_chunk(self) -> bytes | None:
         """The next bytes, or None at the end. Raises what `fail` was given."""
-        while not self._chunks:
-            if self.ended:
-                return None
-            if self._failure is not None:
-                raise self._failure
-            await self._more()
-        return self._take()
+        return self._take() if await self._any() else None
 
     async def read(self, limit: int, too_large: Callable[[int], Exception]) -> bytes:
         """All that comes, at most `limit` bytes; raises `too_large(limit)` when it is more."""
@@ -99,18 +93,33 @@ class ReceivedBody:
             return self._take()
         parts: list[bytes] = []
         size = 0
-        while (chunk := await self.next_chunk()) is not None:
-            size += len(chunk)
+        while await self._any():
+            size += self.held
+            parts += self._chunks
+            self._chunks.clear()
+            self._acknowledge(self.held)
             if size > limit:
                 raise too_large(limit)
-            parts.append(chunk)
         return b"".join(parts)
+
+    async def _any(self) -> bool:
+        """Wait until something is here; False: the body has ended. Raises what `fail` was given."""
+        while not self._chunks:
+            if self.ended:
+                return False
+            if self._failure is not None:
+                raise self._failure
+            await self._more()
+        return True
 
     def _take(self) -> bytes:
         chunk = self._chunks.popleft()
-        self.held -= len(chunk)
-        self._connection.acknowledge(self._stream_id, len(chunk), soon=not self.ended)
+        self._acknowledge(len(chunk))
         return chunk
+
+    def _acknowledge(self, amount: int) -> None:
+        self.held -= amount
+        self._connection.acknowledge(self._stream_id, amount, soon=not self.ended)
 
     async def _more(self) -> None:
         loop = self._connection.loop
