@@ -29,10 +29,12 @@ from sdcp.stores.local import LocalCache
 from sdcp.stores.memory import MemoryCache, MemoryStore
 from sdcp.stores.remote import RemoteCache
 from sdcp.stores.segments import Sizes
+from sdcp.stores.valkey import ValkeyCache
 from sdcp.testing.contenders import GREEDY
 from sdcp.testing.interleavings import Cast, Coverage, explore
 from sdcp.testing.log_stores import ModelStore
 from tests.simulation.kept_logs import HandedOver, KeptLogs
+from tests.unit.stores.valkey_process import ValkeyProcess, needs_server
 
 DEPTH = 8
 TINY = Sizes(segment=1 << 11, ahead=1 << 9)  # a log lies in several segments, among others
@@ -145,6 +147,20 @@ async def connected(stack: AsyncExitStack, folder: Path) -> RemoteCache:
     server = await stack.enter_async_context(Server(role.handle, server_context(files["cache"])))
     client = await stack.enter_async_context(Client(client_context(files["verifier"])))
     return RemoteCache(client, [f"https://127.0.0.1:{server.port}"], deadline_s=60.0)
+
+
+@SENTENCES
+@needs_server
+def test_in_a_valkey_server(runner: asyncio.Runner, tmp_path: Path) -> None:
+    """The script, and all the way to it."""
+    process = ValkeyProcess(tmp_path / "server")
+    runner.run(process.start())
+    try:
+        cache = runner.run(ValkeyCache.open(process.uri, deadline_s=60.0))
+        covers(explore(KeptLogs(cache, runner), 6), interleavings=21_000, states=3_600, logs=46, resumed=14)
+        runner.run(cache.close())
+    finally:
+        runner.run(process.kill())
 
 
 @SENTENCES

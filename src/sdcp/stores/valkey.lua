@@ -227,8 +227,9 @@ function operations.append(log, expected, data, longest, records)
   local octets, meta = prefix .. 'l:' .. log, prefix .. 'm:' .. log
   local state = call('HMGET', meta, 'version', 'size', 'fence', 'epoch')
   local size, fence, highest = tonumber(state[2] or 0), state[3] or '', state[4] or ''
-  if call('STRLEN', octets) ~= size then
-    return { 'damaged' }
+  local length = call('STRLEN', octets)
+  if length ~= size then
+    return { 'damaged', tostring(math.min(length, size)) }
   end
   if (state[1] or '') ~= expected then
     return { 'moved' }
@@ -262,11 +263,16 @@ end
 
 -- first, last: octets, as of GETRANGE. (Not a transaction, which a server refuses while its memory is full.)
 function operations.read(log, first, last)
+  local octets = prefix .. 'l:' .. log
   local state = call('HMGET', prefix .. 'm:' .. log, 'version', 'size')
-  if not state[1] then
+  local size, length = tonumber(state[2] or 0), call('STRLEN', octets)
+  local data = call('GETRANGE', octets, first, last)
+  if length ~= size then
+    return { 'damaged', tostring(math.min(length, size)), data }
+  elseif not state[1] then
     return { 'absent' }
   end
-  return { 'there', state[1], state[2], call('GETRANGE', prefix .. 'l:' .. log, first, last) }
+  return { 'there', state[1], data }
 end
 
 -- Ages in microseconds: of objects since their last use, of logs since their last append; 0: logs stay. 'more' when

@@ -20,6 +20,7 @@ from sdcp.errors import ConfigurationError, Conflict, Forbidden, MalformedBody
 from sdcp.ports import (
     Entry,
     Kind,
+    LogDamagedError,
     LogFencedError,
     LogMovedError,
     LogSlice,
@@ -167,16 +168,14 @@ class ValkeyCache:
         """See `Cache.read_log`."""
         name = self._name(ref, "logs")
         last = -1 if stop is None else max(stop - 1, 0)
-        answer = await self._server.call("read", name, start, last)
-        if answer[0] == b"absent":
-            return LogSlice(start, b"", None)
-        version, size, data = answer[1].decode(), int(answer[2]), answer[3]
-        end = size if stop is None else min(size, stop)
-        if end <= start:
-            return LogSlice(start, b"", version)
-        if len(data) != end - start:
-            raise StoreUnavailableError(f"{ref} is damaged: it has fewer octets than were appended")
-        return LogSlice(start, data, version)
+        length = None if stop is None else max(stop - start, 0)
+        match await self._server.call("read", name, start, last):
+            case [b"there", version, data]:
+                return LogSlice(start, data[:length], version.decode())
+            case [b"damaged", intact, data]:
+                raise LogDamagedError(_damaged(ref), int(intact), data[:length][: max(int(intact) - start, 0)])
+            case _:
+                return LogSlice(start, b"", None)
 
     # -- the whole ----------------------------------------------------------------------------------------------------
 
@@ -213,10 +212,14 @@ def _appended(ref: str, answer: Sequence[bytes]) -> str:
             raise LogFencedError(f"the log holds epoch {int(highest)}; a fence of epoch {int(epoch)} is not above it")
         case ["full"]:
             raise StoreFullError(f"{ref} would be longer than the {_LONGEST_LOG} octets that a log may have")
-        case ["damaged"]:
-            raise StoreUnavailableError(f"{ref} is damaged: it has not the octets that were appended")
+        case ["damaged", intact]:
+            raise LogDamagedError(_damaged(ref), int(intact))
         case _:
             raise LogMovedError(f"{ref} has moved; read it again")
+
+
+def _damaged(ref: str) -> str:
+    return f"{ref} is damaged: it has not as many octets as were appended"
 
 
 def _entry(kind: Kind, found: Sequence[bytes]) -> Entry:

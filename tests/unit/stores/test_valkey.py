@@ -13,6 +13,7 @@ import trustme
 
 from sdcp.errors import Conflict, Forbidden
 from sdcp.ports import (
+    LogDamagedError,
     LogFencedError,
     LogMovedError,
     LogSlice,
@@ -188,14 +189,17 @@ async def test_a_server_that_lost_the_script_is_given_it_again(process, cache):
 async def test_a_log_that_was_shortened_is_refused(process, cache):
     ref = cache.ref_of("logs", "s")
     tag = await cache.append(ref, commit(1, 1) + commit(1, 2), None)
-    await process.command("SET", "{sdcp}:l:s", commit(1, 1).decode("latin-1"))
-    with pytest.raises(StoreUnavailableError, match="damaged"):
-        await cache.read_log(ref)
-    with pytest.raises(StoreUnavailableError, match="damaged"):
+    await process.command("SET", "{sdcp}:l:s", commit(1, 1))
+    with pytest.raises(LogDamagedError, match="damaged") as damage:
+        await cache.read_log(ref, 3)
+    assert (damage.value.intact, damage.value.data) == (len(commit(1, 1)), commit(1, 1)[3:])
+    with pytest.raises(LogDamagedError, match="damaged"):
         await cache.append(ref, commit(1, 3), tag)
     await process.command("DEL", "{sdcp}:m:s")
-    with pytest.raises(StoreUnavailableError, match="damaged"):
-        await cache.append(ref, commit(1, 3), None)
+    for call in (cache.append(ref, commit(1, 3), None), cache.read_log(ref)):
+        with pytest.raises(LogDamagedError) as damage:
+            await call
+        assert (damage.value.intact, damage.value.data) == (0, b"")
 
 
 # -- objects and leases ------------------------------------------------------------------------------------------------

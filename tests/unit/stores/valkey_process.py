@@ -77,7 +77,7 @@ class ValkeyProcess:
         where = {"unix_socket_path": str(self.socket)} if self.socket else {"host": "127.0.0.1", "port": self.port}
         return Valkey(**where, password=self.settings.get("requirepass"))  # type: ignore[arg-type]
 
-    async def command(self, *words: str) -> object:
+    async def command(self, *words: str | bytes) -> object:
         """Carry out one command."""
         async with self.client() as client:
             return await client.execute_command(*words)
