@@ -1,6 +1,6 @@
 """A session that moves to another verifier goes on bit for bit the same, with KV from the cache or without (6.9, D44).
 
-Two verifiers on a real engine, a cache and TLS between them; the tests are router and drafter. Under both rules the
+Verifiers on a real engine, a cache and TLS between them; the tests are router and drafter. Under both rules the
 output must be that of a session that never moved, whatever the cache makes of the KV.
 """
 
@@ -10,39 +10,28 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 
 from sdcp.engines.transformers import TransformersTarget
-from sdcp.errors import UnknownResource
+from sdcp.errors import StaleEpoch, UnknownResource
 from sdcp.http.authority import issue
 from sdcp.http.client import Client
-from sdcp.http.resources import SDCP_CBOR, encode_id
 from sdcp.http.server import Server
 from sdcp.http.tls import TlsFiles, client_context, server_context
-from sdcp.machines.recorded import Recorded
 from sdcp.messages.contract import Action, Contract, ContractSampling
-from sdcp.messages.fields import Message
-from sdcp.messages.record import FenceRecord
-from sdcp.messages.round import Assignment, Proposal, Verdict
-from sdcp.messages.session import Resume, SessionOpen, SessionState
-from sdcp.messages.status import Status
 from sdcp.ports import StoreFullError
 from sdcp.roles.cache import CacheRole
 from sdcp.roles.kv import KvPolicy
 from sdcp.roles.telemetry import Metrics
 from sdcp.roles.verifier import VerifierFacts, VerifierRole
-from sdcp.rules.digest import contract_digest, prefix_digest
 from sdcp.stores.memory import MemoryStore
 from sdcp.stores.remote import RemoteCache
 from sdcp.stores.store import ObjectInfo
-from sdcp.wire import cbor
-from sdcp.wire.rows import encode_rows
+from sdcp.testing.played import Outside, Played
 from tests.engines.conftest import V
 
 KEY = b"a secret of this group" + bytes(10)
@@ -51,8 +40,7 @@ DRAFTER = "https://drafter.example/"
 VERIFIERS = ("first", "second", "alone")
 NAMES = {"cache": "cache", "router": "router", "drafter": "drafter", **dict.fromkeys(VERIFIERS, "verifier")}
 PROMPT = tuple(Random(1).randrange(3, V) for _ in range(90))
-MAX_NEW = 40
-NUMBERS = count()
+MAX_NEW = 60
 
 
 class LyingStore(MemoryStore):
@@ -101,108 +89,21 @@ class Verifier:
 
 
 class Stage:
-    """The cache and the verifiers; and of one session, what its router and its drafter know."""
+    """The cache and the verifiers, `alone` one that computes everything by itself; and who asks them."""
 
-    def __init__(self, store: LyingStore, clients: dict[str, Client], cache: str) -> None:
+    def __init__(self, store: LyingStore, outside: Outside) -> None:
         self.store = store
-        self.clients = clients
-        self.router = RemoteCache(clients["router"], [cache])
-        self.drafter = RemoteCache(clients["drafter"], [cache])
+        self.outside = outside
         self.verifiers: list[Verifier] = []
         self.alone: Verifier
 
-    async def ask(self, who: str, method: str, url: str, message: Message, answer: type[Any]) -> Any:
-        found = await self.clients[who].request(
-            method, url, headers=[("content-type", SDCP_CBOR)], body=message.encode(), deadline_s=60
-        )
-        assert found.status == 200, found.body
-        return answer.decode(found.body)
+    def session(self, contract: Contract, prompt: tuple[int, ...] = PROMPT, session: bytes = SESSION) -> Played:
+        return Played(self.outside, contract, prompt, session, proposals)
 
 
-class Session:
-    """One session, played from outside."""
-
-    def __init__(self, stage: Stage, contract: Contract, prompt: tuple[int, ...], session: bytes = SESSION) -> None:
-        self.stage = stage
-        self.contract, self.prompt, self.session = contract, prompt, session
-        self.epoch, self.round, self.digest = 1, 0, prefix_digest(contract_digest(contract.to_plain()), prompt)
-        self.output: tuple[int, ...] = ()
-        self.log = stage.router.ref_of("logs", f"c{encode_id(session)}-{next(NUMBERS)}")
-        self.recorded = Recorded(contract, self.digest)
-        self.verifier = ""
-        self.released: list[str] = []
-
-    async def open(self, verifier: Verifier, **members: Any) -> Session:
-        self.verifier = verifier.base
-        message = SessionOpen(
-            session=self.session,
-            epoch=self.epoch,
-            contract=self.contract,
-            prompt=self.prompt,
-            commit_log=self.log,
-            **members,
-        )
-        state = await self.stage.ask("router", "POST", f"{self.verifier}/sessions", message, SessionState)
-        assert (state.round, state.committed, state.digest) == (self.round, len(self.output), self.digest)
-        assignment = Assignment(
-            session=self.session,
-            epoch=self.epoch,
-            contract=self.contract,
-            verifier=self.verifier,
-            drafter=DRAFTER,
-            prompt=self.prompt,
-            round=self.round,
-            committed=len(self.output),
-            digest=self.digest,
-            m_init=4,
-        )
-        path = f"{self.verifier}/sessions/{encode_id(self.session)}/drafter"
-        await self.stage.ask("router", "PUT", path, assignment, SessionState)
-        return self
-
-    async def play(self, rounds: int = MAX_NEW) -> Session:
-        """So many rounds more, or to the end. What is proposed depends on the round alone."""
-        for _ in range(rounds):
-            luck = Random(self.round)
-            tokens = tuple(luck.randrange(V) for _ in range(min(3, self.contract.max_new - len(self.output))))
-            if not tokens:
-                break
-            rows = np.full((len(tokens), V), 1 / V, np.float32)
-            q_rows = await self.stage.drafter.create(encode_rows(rows)) if self.contract.rule == 2 else None
-            proposal = Proposal(
-                session=self.session,
-                epoch=self.epoch,
-                round=self.round + 1,
-                drafter=DRAFTER,
-                base=len(self.output),
-                base_digest=self.digest,
-                tokens=tokens,
-                q_rows=q_rows,
-                status=Status(instance="d", role=1, load=0, queue=0, ttl_ms=1000),
-            )
-            verdict = await self.stage.ask("drafter", "POST", f"{self.verifier}/proposals", proposal, Verdict)
-            self.output += verdict.emitted
-            self.round, self.digest = verdict.round, verdict.digest
-        return self
-
-    async def fail_over(self, verifier: Verifier, kv: str | None = None) -> Session:
-        """Fence, read, open at another verifier; with the KV that the log names, or another."""
-        found = await self.stage.router.read_log(self.log)
-        self.epoch += 1
-        await self.stage.router.append(self.log, FenceRecord(epoch=self.epoch).encode(), found.etag)
-        found = await self.stage.router.read_log(self.log)
-        self.recorded.take(0, found.data, found.etag)
-        tokens = await self.stage.router.create(cbor.encode(self.recorded.tokens))
-        self.round, self.output = self.recorded.round, tuple(self.recorded.tokens)
-        self.digest = self.recorded.digest
-        resume = Resume(
-            round=self.round,
-            committed=len(self.output),
-            digest=self.digest,
-            committed_tokens=tokens,
-            target_kv=kv or self.recorded.kv,
-        )
-        return await self.open(verifier, resume=resume)
+def proposals(rounds: int) -> tuple[int, ...]:
+    luck = Random(rounds)
+    return tuple(luck.randrange(V) for _ in range(3))
 
 
 @pytest.fixture(scope="module")
@@ -236,13 +137,22 @@ async def stage(
         store = LyingStore()
         cache = CacheRole(store, Metrics(), body_bytes=64 << 20)
         server = await stack.enter_async_context(Server(cache.handle, server_context(certificates["cache"])))
-        made = Stage(store, clients, f"https://127.0.0.1:{server.port}")
+        base = f"https://127.0.0.1:{server.port}"
+        outside = Outside(
+            router=clients["router"],
+            drafter=clients["drafter"],
+            router_cache=RemoteCache(clients["router"], [base]),
+            drafter_cache=RemoteCache(clients["drafter"], [base]),
+            drafter_uri=DRAFTER,
+            vocabulary=V,
+        )
+        made = Stage(store, outside)
         for name in VERIFIERS:
             metrics, client = Metrics(), clients[name]
             role = VerifierRole(
                 TransformersTarget(folder(model), bytes(32), precision="float32"),
                 client,
-                RemoteCache(client, [f"https://127.0.0.1:{server.port}"]),
+                RemoteCache(client, [base]),
                 VerifierFacts(kv=policy if name != "alone" else None, drain_s=0.5),
                 metrics,
                 lambda _, fault: faults.append(fault),
@@ -278,20 +188,18 @@ def contract_of(stage: Stage, rule: int, **members: Any) -> Contract:
 
 async def unmoved(stage: Stage, contract: Contract, prompt: tuple[int, ...] = PROMPT) -> tuple[int, ...]:
     """The output of the session when it stays where it was, at a verifier that knows no KV but its own."""
-    session = await (await Session(stage, contract, prompt).open(stage.alone)).play()
+    session = await (await stage.session(contract, prompt).open(stage.alone.base)).play()
     assert len(session.output) == contract.max_new
     return session.output
 
 
-async def with_kv(stage: Stage, contract: Contract, rounds: int = 9, session: bytes = SESSION) -> Session:
+async def with_kv(stage: Stage, contract: Contract, rounds: int = 9, session: bytes = SESSION) -> Played:
     """A session at the first verifier of which a record names KV."""
-    made = await Session(stage, contract, PROMPT, session).open(stage.verifiers[0])
+    made = await stage.session(contract, session=session).open(stage.verifiers[0].base)
     for _ in range(rounds):
         await made.play(1)
         await stage.verifiers[0].published()
-    found = await stage.router.read_log(made.log)
-    made.recorded.take(0, found.data, found.etag)
-    assert made.recorded.kv is not None
+    assert (await made.read()).kv is not None
     return made
 
 
@@ -306,7 +214,7 @@ async def test_a_session_that_was_taken_over_with_kv_goes_on_bit_for_bit_the_sam
     contract = contract_of(stage, rule)
     session = await (await with_kv(stage, contract)).play(late)
     second = stage.verifiers[1]
-    await (await session.fail_over(second)).play()
+    await (await session.fail_over(second.base)).play()
     assert (second.counted("kv_loaded"), second.refused()) == (1, 0)
     assert second.counted("kv_loaded_tokens") > len(PROMPT), "some of the output too"
     assert session.output == await unmoved(stage, contract)
@@ -346,7 +254,7 @@ async def test_whatever_the_cache_makes_of_kv_the_output_stays_the_same(stage: S
     session = await with_kv(stage, contract)
     stage.store.lie = LIES[lie]
     second = stage.verifiers[1]
-    await (await session.fail_over(second)).play()
+    await (await session.fail_over(second.base)).play()
     assert (second.counted("kv_loaded"), second.refused()) == (0, 1)
     stage.store.lie = lambda data: data
     assert session.output == await unmoved(stage, contract)
@@ -357,14 +265,12 @@ async def test_kv_of_another_session_is_refused(stage: Stage) -> None:
     contract = contract_of(stage, 1)
     first, second = stage.verifiers
     session = await with_kv(stage, contract)
-    other = await Session(stage, replace(contract, max_new=30), (*PROMPT[:-8], *range(3, 11)), OTHER).open(first)
+    other = stage.session(replace(contract, max_new=50), (*PROMPT[:-8], *range(3, 11)), OTHER)
+    await other.open(first.base)
     for _ in range(9):
         await other.play(1)
         await first.published()
-    found = await stage.router.read_log(other.log)
-    other.recorded.take(0, found.data, found.etag)
-    assert other.recorded.kv is not None
-    await session.fail_over(second, kv=other.recorded.kv)
+    await session.fail_over(second.base, (await other.read()).kv)
     assert (second.counted("kv_loaded"), second.refused()) == (0, 1)
     await session.play()
     assert session.output == await unmoved(stage, contract)
@@ -376,14 +282,13 @@ async def test_kv_that_is_not_there_is_computed(stage: Stage, how: Callable[[byt
     contract = contract_of(stage, 1)
     session = await with_kv(stage, contract)
     if how is _gone:
-        await stage.store.release_lease(
-            str(session.recorded.kv).rpartition("/")[2], stage.store.listing("leases")[0].owner
-        )
-        await stage.store.delete(str(session.recorded.kv).rpartition("/")[2])
+        for lease in stage.store.listing("leases"):
+            await stage.store.release_lease(lease.name, lease.owner)
+            await stage.store.delete(lease.name)
     else:
         stage.store.lie = how
     second = stage.verifiers[1]
-    await (await session.fail_over(second)).play()
+    await (await session.fail_over(second.base)).play()
     assert (second.counted("kv_loaded"), second.refused()) == (0, 1)
     stage.store.lie = lambda data: data
     assert session.output == await unmoved(stage, contract)
@@ -393,11 +298,11 @@ async def test_kv_that_is_not_there_is_computed(stage: Stage, how: Callable[[byt
 async def test_a_full_cache_costs_the_session_nothing_but_the_kv(stage: Stage) -> None:
     contract = contract_of(stage, 1)
     stage.store.full = True
-    session = await Session(stage, contract, PROMPT).open(stage.verifiers[0])
+    session = await stage.session(contract).open(stage.verifiers[0].base)
     for _ in range(8):
         await session.play(1)
         await stage.verifiers[0].published()
-    await (await session.fail_over(stage.verifiers[1])).play()
+    await (await session.fail_over(stage.verifiers[1].base)).play()
     assert session.recorded.kv is None
     assert stage.verifiers[0].counted("kv_unpublished") == 1
     stage.store.full = False
@@ -412,15 +317,15 @@ async def test_every_ending_at_a_verifier_leaves_nothing_leased(stage: Stage, en
     assert len(stage.store.listing("objects", "kv-")) <= 2, "older ones go as newer ones are named"
     match ending:
         case "fence":
-            found = await stage.router.read_log(session.log)
-            await stage.router.append(session.log, FenceRecord(epoch=9).encode(), found.etag)
-            with pytest.raises(AssertionError, match="stale-epoch"):
+            await session.fence()
+            session.epoch = 1
+            with pytest.raises(StaleEpoch):
                 await session.play(1)
         case "superseded":
-            await session.fail_over(first)
+            await session.fail_over(first.base)
             await session.play()
         case "finished elsewhere":
-            await session.fail_over(stage.verifiers[1])
+            await session.fail_over(stage.verifiers[1].base)
             await session.play()
             await stage.verifiers[1].published()
             for held in [*first.role._sessions]:
@@ -438,11 +343,11 @@ async def test_every_ending_at_a_verifier_leaves_nothing_leased(stage: Stage, en
 async def test_a_prompt_that_begins_as_another_did_is_loaded_and_gives_the_same(stage: Stage, rule: int) -> None:
     contract, (first, second) = contract_of(stage, rule), stage.verifiers
     for name, prompt in ((SESSION, PROMPT), (OTHER, (*PROMPT[:70], *range(3, 30)))):
-        session = await Session(stage, contract, prompt, name).open(first)
+        session = await stage.session(contract, prompt, name).open(first.base)
         await first.published()
         await session.play()
     third = (*PROMPT[:70], *range(30, 50))
-    moved = await (await Session(stage, contract, third).open(second)).play()
+    moved = await (await stage.session(contract, third).open(second.base)).play()
     assert second.counted("kv_loaded_tokens") == 64
     assert moved.output == await unmoved(stage, contract, third)
     assert stage.store.listing("leases") == []
@@ -452,9 +357,9 @@ async def test_a_prompt_that_begins_as_another_did_is_loaded_and_gives_the_same(
 @pytest.mark.parametrize("policy", [None], ids=["no key"])
 async def test_without_a_key_nothing_is_published_or_loaded(stage: Stage) -> None:
     contract = contract_of(stage, 1)
-    session = await (await Session(stage, contract, PROMPT).open(stage.verifiers[0])).play(9)
-    anything = await stage.router.create(b"no KV")
-    await (await session.fail_over(stage.verifiers[1], kv=anything)).play()
+    session = await (await stage.session(contract).open(stage.verifiers[0].base)).play(9)
+    anything = await stage.outside.router_cache.create(b"no KV")
+    await (await session.fail_over(stage.verifiers[1].base, anything)).play()
     assert stage.store.listing("objects", "k") == []
     assert stage.verifiers[1].refused() == 0
     assert session.output == await unmoved(stage, contract)
