@@ -84,7 +84,7 @@ async def _obey(base: str, files: TlsFiles, orders: Connection) -> None:
                 await caches[way].release("bench")
                 orders.send(await caches[way].delete(rest[0]))
         for cache in caches.values():
-            cache.close()
+            await cache.close()
 
 
 async def _write(cache: RemoteCache, data: memoryview) -> tuple[str, float, float]:

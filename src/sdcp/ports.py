@@ -295,6 +295,10 @@ class Cache(Protocol):
         """Let go what time has ended, where the store does not do that by itself. Cheap enough to be called often."""
         ...
 
+    async def close(self) -> None:
+        """Give back what was opened with this cache; nothing is asked of it after."""
+        ...
+
     async def append(self, ref: str, data: bytes, etag: str | None) -> str:
         """Append records durably if the log's tag is `etag`; return the new tag.
 

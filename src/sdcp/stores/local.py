@@ -26,6 +26,9 @@ class LocalCache:
         self._objects = f"{prefix}objects/"
         self._logs = f"{prefix}logs/"
 
+    async def close(self) -> None:
+        """See `Cache.close`. The store stays: others may share it."""
+
     def allows(self, ref: str) -> bool:
         """See `Cache.allows`."""
         return _name(ref, self._objects) is not None

@@ -81,8 +81,8 @@ class RemoteCache:
         self._codes = True  # until the cache of new objects says that it takes no coding
         self._leased: dict[str, tuple[str, ...]] = {}  # which caches know of a lease; most often one
 
-    def close(self) -> None:
-        """Give back what is shared with caches of this host; idempotent."""
+    async def close(self) -> None:
+        """See `Cache.close`: give back what is shared with caches of this host; idempotent."""
         for host_memory in self._host_memory.values():
             host_memory.close()
 

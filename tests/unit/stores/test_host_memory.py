@@ -89,7 +89,7 @@ async def site(tmp_path: Path, files: dict[str, TlsFiles]) -> AsyncIterator[Site
         await made.start()
         yield made
         for cache in made.caches:
-            cache.close()
+            await cache.close()
         await made.role.drain()
 
 
