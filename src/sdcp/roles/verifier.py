@@ -34,6 +34,7 @@ from sdcp.messages.round import Assignment, Proposal
 from sdcp.messages.session import Policy, SessionOpen
 from sdcp.messages.status import VERIFIER, Status
 from sdcp.ports import Cache, Target
+from sdcp.roles.caching import open_caches
 from sdcp.roles.config import Kv, VerifierSettings
 from sdcp.roles.kv import KvExchange, KvPolicy
 from sdcp.roles.peers import Peers
@@ -43,7 +44,6 @@ from sdcp.roles.reporting import StatusReporter
 from sdcp.roles.sessions import Sessions
 from sdcp.roles.telemetry import Metrics
 from sdcp.roles.verifying import Equipment, VerifyingSession
-from sdcp.stores.remote import RemoteCache
 from sdcp.wire.kv_object import LEAST_KEY
 
 _GONE_MS = 1
@@ -52,18 +52,19 @@ _EVENT_GRACE_S = 2.0
 
 
 async def make(context: Context[VerifierSettings]) -> VerifierRole:
-    """Load the model of the settings and connect to nothing yet. Raises ConfigurationError."""
+    """Open the caches and load the model of the settings. Raises ConfigurationError."""
     settings = context.settings
     model, limits = settings.model, settings.limits
-    kv = _kv_policy(settings.kv)  # before the model, which may take minutes
+    kv = _kv_policy(settings.kv)
+    client = context.client()  # all of this before the model, which may take minutes
+    cache = await open_caches(settings.cache, settings, client)
     target = load_target(model.engine, model.path, model.tokenizer, **model.options())
     if kv is not None and target.kv_layout is None:
         raise ConfigurationError(f"[kv] group_key: the engine {model.engine} has no KV to share; remove the section")
-    client = context.client()
     return VerifierRole(
         target,
         client,
-        RemoteCache(client, settings.cache.prefixes),
+        cache,
         VerifierFacts(
             routers=settings.routers.base_uris,
             sessions=limits.sessions,
@@ -82,6 +83,7 @@ async def make(context: Context[VerifierSettings]) -> VerifierRole:
         ),
         context.metrics,
         context.report,
+        kv_cache=None if kv is None else RemoteCache(client, settings.cache.prefixes, deadline_s=kv.deadline_s),
     )
 
 
@@ -89,7 +91,7 @@ async def make(context: Context[VerifierSettings]) -> VerifierRole:
 class VerifierFacts:
     """The settings of a verifier, as plain values; names and units as in `sdcp.roles.config`.
 
-    `enforces_fences`: whether the logs' store refuses appends below a fence by itself (6.8). `kv`: None unless KV is
+    `kv`: None unless KV is
     published and loaded (D44), which takes a target with a `kv_layout`.
     """
 
@@ -107,7 +109,6 @@ class VerifierFacts:
     match_host: bool = False
     base_path: str = ""
     kv: KvPolicy | None = None
-    enforces_fences: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,10 @@ class VerifierRole:
         facts: VerifierFacts,
         metrics: Metrics,
         report: Callable[[str, BaseException], None],
+        *,
+        kv_cache: Cache | None = None,
     ) -> None:
+        """`kv_cache`: the same cache with a deadline fit for KV, closed by `drain`; None: `cache` has one."""
         self._target = target
         self._client = client
         self._cache = cache
@@ -148,7 +152,8 @@ class VerifierRole:
         self._base_uri = ""
         self._draining = False
         self._reporter = StatusReporter(self._peers, facts.routers, self.status)
-        self._kv = None if facts.kv is None else KvExchange(self._worker, cache, metrics, facts.kv, report)
+        self._kv_cache = kv_cache
+        self._kv = None if facts.kv is None else KvExchange(self._worker, kv_cache or cache, metrics, facts.kv, report)
         self._equipment = Equipment(
             worker=self._worker,
             cache=cache,
@@ -201,8 +206,11 @@ class VerifierRole:
             session.close()
         if self._kv is not None:
             await self._kv.stop()
+        if self._kv_cache is not None:
+            await self._kv_cache.close()
         await self._worker.stop()
         await StatusReporter(self._peers, self._facts.routers, self._last_status).report()
+        await self._cache.close()
         await self._client.close()
 
     def status(self) -> Status:
@@ -284,7 +292,7 @@ class VerifierRole:
         machine = VerifierSession(
             self._target_facts,
             Busy(self._facts.busy_load, self._facts.busy_cap),
-            enforces_fences=self._facts.enforces_fences,
+            enforces_fences=self._cache.enforces_fences(message.commit_log),
             kv_interval=0 if self._facts.kv is None else self._facts.kv.interval,
         )
         its_router = sorted(self._facts.routers, key=lambda uri: not router.owns(uri, self._facts.match_host))
