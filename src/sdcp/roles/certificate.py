@@ -33,6 +33,11 @@ def check_certificate(settings: RoleSettings) -> None:
         raise ConfigurationError(f"{path}: this certificate is not for our base URI {base_uri}; it names {names}")
 
 
+def own_name(settings: RoleSettings) -> str:
+    """The name by which peers know what is ours (`Peer.name`). Raises ConfigurationError."""
+    return _ourselves(settings.tls.certificate, TrustPolicy(settings.tls.roles)).name
+
+
 def _ourselves(path: Path, trust: TrustPolicy) -> Peer:
     """Read the first certificate of a PEM file as peers will."""
     try:

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from sdcp.errors import ConfigurationError
 from sdcp.http.identity import CACHE, DRAFTER, FRONT_END, ROUTER, VERIFIER
+from sdcp.stores.opening import SCHEMES
 
 
 def _anchored(path: Path, info: ValidationInfo) -> Path:
@@ -37,6 +38,12 @@ def _https(value: str) -> str:
     return value.rstrip("/")
 
 
+def _cache_uri(value: str) -> str:
+    if value.partition(":")[0] not in SCHEMES:
+        raise ValueError(f"must be the URI of a cache, which begins with one of {', '.join(SCHEMES)}")
+    return value.rstrip("/")
+
+
 def _is_wildcard(listen: str) -> bool:
     try:
         return ip_address(listen.rpartition(":")[0].strip("[]")).is_unspecified
@@ -47,6 +54,7 @@ def _is_wildcard(listen: str) -> bool:
 FilePath = Annotated[Path, AfterValidator(_anchored)]
 Listen = Annotated[str, AfterValidator(_host_and_port)]
 BaseUri = Annotated[str, AfterValidator(_https)]
+CacheUri = Annotated[str, AfterValidator(_cache_uri)]
 
 
 class Section(BaseModel):
@@ -155,9 +163,13 @@ class GatewayModel(Section):
 
 
 class CachePrefixes(Section):
-    """`[cache]`: the caches whose objects and logs may be used (D11). New logs and objects go to the first."""
+    """`[cache]`: the caches whose objects and logs may be used (D11)."""
 
-    prefixes: tuple[BaseUri, ...] = Field(min_length=1, description="Base URIs of caches.")
+    prefixes: tuple[CacheUri, ...] = Field(
+        min_length=1,
+        description="URIs of caches: https, file, memory, s3, valkey (docs/mlc.md). New objects go to the first.",
+    )
+    logs: CacheUri | None = Field(None, description="The cache of new commit logs. Absent: the first of `prefixes`.")
     host_memory: bool = Field(
         True, description="Share objects with caches of this host as sealed memory where they offer it (D40)."
     )

@@ -29,28 +29,29 @@ from sdcp.messages.round import Assignment
 from sdcp.messages.status import DRAFTER, Status
 from sdcp.ports import Cache, Drafter
 from sdcp.roles.artifacts import Artifacts
+from sdcp.roles.caching import open_caches
 from sdcp.roles.config import DrafterSettings
 from sdcp.roles.drafting import DraftingSession, Equipment
 from sdcp.roles.peers import Peers
 from sdcp.roles.process import Context
 from sdcp.roles.reporting import StatusReporter
 from sdcp.roles.telemetry import Metrics
-from sdcp.stores.remote import RemoteCache
 
 _ACCEPT_WEIGHT = 0.1
 _GONE_MS = 1
 
 
 async def make(context: Context[DrafterSettings]) -> DrafterRole:
-    """Load the model of the settings and connect to nothing yet. Raises ConfigurationError."""
+    """Open the caches and load the model of the settings. Raises ConfigurationError."""
     settings = context.settings
     model = settings.model
-    drafter = load_drafter(model.engine, model.path, model.tokenizer, **model.options())
     client = context.client()
+    cache = await open_caches(settings.cache, settings, client)
+    drafter = load_drafter(model.engine, model.path, model.tokenizer, **model.options())
     return DrafterRole(
         drafter,
         client,
-        RemoteCache(client, settings.cache.prefixes),
+        cache,
         DrafterFacts(
             routers=settings.routers.base_uris,
             sessions=settings.limits.sessions,
@@ -97,6 +98,7 @@ class DrafterRole:
             model=drafter.model, tokenizer=drafter.tokenizer, width=drafter.vocabulary, context=drafter.context
         )
         self._worker = DraftWorker(drafter)
+        self._cache = cache
         self._artifacts = Artifacts(cache)
         self._peers = Peers(client)
         self._metrics = metrics
@@ -149,6 +151,7 @@ class DrafterRole:
         await self._artifacts.stop()
         await self._worker.stop()
         await StatusReporter(self._peers, self._facts.routers, self._last_status).report()
+        await self._cache.close()
         await self._client.close()
 
     def status(self) -> Status:

@@ -57,6 +57,7 @@ from sdcp.messages.output import Event
 from sdcp.messages.request import GenerationRequest, ProfileChange
 from sdcp.messages.status import DRAFTER, VERIFIER, Status
 from sdcp.ports import Cache
+from sdcp.roles.caching import open_caches
 from sdcp.roles.config import ContractDefaults, Instance, ManifestSettings, RouterSettings
 from sdcp.roles.manifests import Manifests
 from sdcp.roles.peers import Peers
@@ -65,7 +66,6 @@ from sdcp.roles.process import Context
 from sdcp.roles.routing import LEASE_MS, Equipment, RoutingSession
 from sdcp.roles.taking_up import TakingUp
 from sdcp.roles.telemetry import Metrics
-from sdcp.stores.remote import RemoteCache
 
 SWEEP_S = 0.05
 RENEW_MS = LEASE_MS // 3
@@ -92,7 +92,7 @@ class RouterFacts:
 
 
 async def make(context: Context[RouterSettings]) -> RouterRole:
-    """Make a router from its settings, and connect to nothing yet. Raises ConfigurationError."""
+    """Make a router from its settings; open the caches. Raises ConfigurationError."""
     settings = context.settings
     client = context.client()
     facts = RouterFacts(
@@ -107,7 +107,7 @@ async def make(context: Context[RouterSettings]) -> RouterRole:
         base_path=urlsplit(settings.server.base_uri or "").path,
         manifest=settings.manifest,
     )
-    cache = RemoteCache(client, settings.cache.prefixes)
+    cache = await open_caches(settings.cache, settings, client)
     return RouterRole(client, cache, facts, context.metrics, context.report)
 
 
@@ -189,6 +189,7 @@ class RouterRole:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._cache.close()
         await self._client.close()
 
     # ---- instances (6.1, D7, D9) -------------------------------------------------------------------------------------

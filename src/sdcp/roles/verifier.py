@@ -58,6 +58,7 @@ async def make(context: Context[VerifierSettings]) -> VerifierRole:
     kv = _kv_policy(settings.kv)
     client = context.client()  # all of this before the model, which may take minutes
     cache = await open_caches(settings.cache, settings, client)
+    kv_cache = None if kv is None else await open_caches(settings.cache, settings, client, deadline_s=kv.deadline_s)
     target = load_target(model.engine, model.path, model.tokenizer, **model.options())
     if kv is not None and target.kv_layout is None:
         raise ConfigurationError(f"[kv] group_key: the engine {model.engine} has no KV to share; remove the section")
@@ -83,7 +84,7 @@ async def make(context: Context[VerifierSettings]) -> VerifierRole:
         ),
         context.metrics,
         context.report,
-        kv_cache=None if kv is None else RemoteCache(client, settings.cache.prefixes, deadline_s=kv.deadline_s),
+        kv_cache=kv_cache,
     )
 
 
