@@ -126,9 +126,9 @@ class ServerConnection(Connection):
     def _request(self, fields: tuple[tuple[bytes, bytes], ...], received: ReceivedBody) -> tuple[Request, int]:
         """The request, and the size of its header list as RFC 9113 section 6.5.2 counts it."""
         headers: dict[str, str] = {}
-        size = 0
+        size = 32 * len(fields)
         for raw_name, raw_value in fields:
-            size += len(raw_name) + len(raw_value) + 32
+            size += len(raw_name) + len(raw_value)
             name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         path, _, query = headers.pop(":path", "").partition("?")

@@ -124,9 +124,12 @@ def with_metrics(handler: Handler, metrics: Metrics, base_path: str) -> Handler:
     """Serve `GET metrics` beside the role's own resources. `base_path`: with or without a slash at its end."""
     path = f"{base_path.rstrip('/')}/metrics"
 
-    async def handle(request: Request) -> Response:
-        if request.method not in ("GET", "HEAD") or request.path != path:
-            return await handler(request)
+    def handle(request: Request) -> Awaitable[Response]:  # no coroutine of its own: each costs time at every step
+        if request.path == path and request.method in ("GET", "HEAD"):
+            return render(request)
+        return handler(request)
+
+    async def render(request: Request) -> Response:
         if not request.peer.roles:
             raise Forbidden("Metrics are for peers whose certificate has a role; this one has none.")
         return Response(200, (("content-type", CONTENT_TYPE),), metrics.render())
