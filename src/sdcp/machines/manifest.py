@@ -113,7 +113,7 @@ class Manifest:
                 self._add_policy(record)
             case WithdrawnRecord():
                 self.withdrawn = True
-            case EndRecord():
+            case _:
                 self.end = record
 
     def _add_policy(self, record: PolicyRecord) -> None:

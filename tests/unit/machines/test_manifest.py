@@ -1,0 +1,97 @@
+"""What the records of a manifest say together, and a prompt that is too long for one of them (D45)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdcp.errors import InvalidContent, MalformedBody
+from sdcp.machines.manifest import MOST_TOKENS, Manifest, request_records
+from sdcp.machines.manifest_log import ManifestLog
+from sdcp.messages.contract import Sampling
+from sdcp.messages.manifest import ACCEPTED, EndRecord, PolicyRecord, WithdrawnRecord
+from sdcp.wire import cbor
+from tests.unit.machines.kept_bench import FIRST, MANIFEST
+from tests.unit.messages.samples import MESSAGES
+
+
+def octets(*records: Any) -> bytes:
+    return b"".join(replace(each, epoch=number).encode() for number, each in enumerate(records, start=1))
+
+
+def told(data: bytes) -> Manifest:
+    manifest = Manifest()
+    manifest.take(data)
+    return manifest
+
+
+def with_prompt(length: int) -> Any:
+    prompt = tuple(range(length))
+    return replace(FIRST, request=replace(FIRST.request, prompt=prompt), prompt_length=length)
+
+
+@pytest.mark.decision("D45-prompt")
+@pytest.mark.parametrize("length", [0, 3, MOST_TOKENS, MOST_TOKENS + 1, 2 * MOST_TOKENS + 7])
+def test_a_prompt_of_any_length_is_put_together_again(length: int) -> None:
+    first = with_prompt(length)
+    records = list(request_records(first))
+    assert len(records) == max(1, -(-length // MOST_TOKENS))
+    assert max(len(each.encode()) for each in records) < 1 << 20
+    manifest = told(octets(*records))
+    assert replace(manifest.first, epoch=0) == first
+    assert manifest.request == first.request
+
+
+@pytest.mark.decision("D45-prompt")
+def test_a_long_prompt_is_appended_piece_by_piece() -> None:
+    log = ManifestLog(MANIFEST)
+    for record in request_records(with_prompt(2 * MOST_TOKENS)):
+        log.write(record)
+    (append,) = log.go()
+    assert len(append.data) < 1 << 20
+    assert not told(append.data).whole
+
+
+def test_a_manifest_without_a_whole_request_is_nothing_to_go_on_from() -> None:
+    first, *_ = request_records(with_prompt(MOST_TOKENS + 1))
+    for manifest in (told(b""), told(octets(first)), told(octets(WithdrawnRecord()))):
+        assert not manifest.whole
+        with pytest.raises(InvalidContent):
+            _ = manifest.first
+
+
+@given(st.lists(st.sampled_from(list(MESSAGES)).flatmap(lambda cls: MESSAGES[cls]), max_size=8), st.data())
+def test_a_manifest_says_the_same_read_at_once_or_in_pieces(records: list[Any], data: st.DataObject) -> None:
+    kept = [FIRST, *(each for each in records if hasattr(each, "kind") and type(each) is not type(FIRST))]
+    whole = octets(*(each for each in kept if type(each).__module__ == "sdcp.messages.manifest"))
+    ends = [0, *(end for end, _ in cbor.decode_sequence(whole))]
+    cut = data.draw(st.sampled_from(ends))
+    pieces = told(whole[:cut])
+    pieces.take(whole[cut:])
+    at_once = told(whole)
+    assert vars(pieces) == vars(at_once)
+    assert (pieces.size, pieces.last) == (len(whole), len(ends) - 1)
+
+
+def test_what_is_of_a_kind_not_known_is_counted_and_skipped() -> None:
+    later = cbor.encode({"epoch": 2, "kind": "later"})
+    manifest = told(octets(FIRST) + later + replace(EndRecord(ended=4, committed=0), epoch=3).encode())  # type: ignore[arg-type]
+    assert (manifest.last, manifest.whole, manifest.end is not None) == (3, True, True)
+
+
+def test_what_is_no_manifest_is_refused() -> None:
+    with pytest.raises(InvalidContent):
+        told(octets(FIRST, FIRST))
+    with pytest.raises(MalformedBody):
+        told(cbor.encode({"epoch": 1}))
+
+
+def test_a_policy_before_any_request_belongs_to_no_session() -> None:
+    policy = PolicyRecord(stage=ACCEPTED, after=0, from_round=1, sampling=Sampling())
+    manifest = told(octets(policy))
+    assert not manifest.whole
+    assert [each.session for each, _ in manifest.accepted] == [b""]
