@@ -217,16 +217,22 @@ async def test_a_name_of_the_callers(cache):
 @pytest.mark.decision("D43-capacity")
 async def test_the_least_recently_used_unleased_objects_go(process):
     async with opened(f"{process.uri}/0?capacity=1000") as cache:
-        old, leased, new = [await cache.create(bytes(300)) for _ in range(3)]
+        used, old, leased = [await cache.create(bytes(300)) for _ in range(3)]
         await cache.lease("l", [leased], 60_000)
-        last = await cache.create(bytes(300))
+        seconds, _ = await process.command("TIME")
+        for minutes, ref in ((3, used), (2, old)):
+            at = str((int(seconds) - 60 * minutes) * 1_000_000)
+            await process.command("ZADD", "{sdcp}:unleased", at, ref.rpartition("/")[2])
+        await cache.fetch(used, at_most=300)
+        last = await cache.create(bytes(200))
         with pytest.raises(ObjectMissingError):
             await cache.fetch(old, at_most=300)
-        for ref in (leased, new, last):
+        for ref in (leased, used):
             assert await cache.fetch(ref, at_most=300) == bytes(300)
+        assert await cache.fetch(last, at_most=200) == bytes(200)
         with pytest.raises(StoreFullError):
             await cache.create(bytes(701))
-        assert await cache.fetch(new, at_most=300) == bytes(300), "what would not make room stays"
+        assert await cache.fetch(used, at_most=300) == bytes(300), "what would not make room stays"
         await cache.create(bytes(700))
         assert [entry.name for entry in await cache.listing("objects") if entry.leased] == [leased.rpartition("/")[2]]
 
