@@ -25,10 +25,12 @@ def rows(kept: int) -> memoryview:
 
 
 @pytest.mark.parametrize(("kept", "worth"), [(0, True), (50, True), (V // 100, True), (V // 10, False), (V, False)])
+@pytest.mark.decision("D46-pays")
 def test_it_pays_for_rows_of_few_values(kept: int, worth: bool) -> None:
     assert pays(rows(kept)) is worth
 
 
+@pytest.mark.decision("D46-pays")
 def test_it_does_not_pay_for_little() -> None:
     assert pays(bytes(CODED_FROM))
     assert not pays(bytes(CODED_FROM - 1))
@@ -51,6 +53,7 @@ def test_rows_cut_by_top_k_take_less_than_a_hundredth() -> None:
     assert len(code(rows(50))) < len(rows(50)) // 100
 
 
+@pytest.mark.decision("D46-bounds")
 def test_a_bomb_is_refused_before_it_takes_memory() -> None:
     bomb = code(bytes(64 << 20))
     tracemalloc.start()
@@ -91,6 +94,7 @@ SKIPPABLE = b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"
         (zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1000)), UnsupportedMediaType),
     ],
 )
+@pytest.mark.decision("D46-bounds")
 def test_what_is_not_one_frame_of_a_stated_size_is_refused(frame: bytes, refusal: type[ProblemError]) -> None:
     with pytest.raises(refusal):
         decode(frame, len(rows(50)))
@@ -105,6 +109,7 @@ def test_a_changed_octet_gives_a_refusal_or_as_many_octets(position: int) -> Non
         assert len(decode(bytes(changed), len(rows(50)))) <= len(rows(50))
 
 
+@pytest.mark.decision("D46-bounds")
 def test_codings_by_name() -> None:
     assert decoded({}, b"x", 1) == b"x"
     assert decoded({"content-encoding": "identity"}, b"x", 1) == b"x"
@@ -126,5 +131,6 @@ def test_codings_by_name() -> None:
         ("identity", False),
     ],
 )
+@pytest.mark.decision("D46-pays")
 def test_who_takes_it(field: str, taken: bool) -> None:
     assert accepts_zstd({"accept-encoding": field}) is taken

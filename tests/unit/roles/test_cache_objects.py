@@ -84,6 +84,7 @@ async def site(files: dict[str, TlsFiles]) -> AsyncIterator[Site]:
         yield Site(files, stack)
 
 
+@pytest.mark.decision("D46-pays", "D40-metrics")
 async def test_sparse_rows_travel_coded_and_dense_ones_as_they_are(site: Site) -> None:
     await site.start()
     for data in (SPARSE, DENSE):
@@ -95,6 +96,7 @@ async def test_sparse_rows_travel_coded_and_dense_ones_as_they_are(site: Site) -
         assert site.counted(f"put_{way}_octets") == site.counted(f"get_{way}_octets") == len(SPARSE)
 
 
+@pytest.mark.decision("D46-plain")
 async def test_an_object_is_its_plain_octets_however_it_came(site: Site) -> None:
     await site.start()
     put = await site.ask("PUT", CODED, body=code(SPARSE))
@@ -107,6 +109,7 @@ async def test_an_object_is_its_plain_octets_however_it_came(site: Site) -> None
     assert (await site.ask("HEAD", TAKES)).headers["content-length"] == str(len(SPARSE))
 
 
+@pytest.mark.decision("D46-plain")
 async def test_each_representation_has_its_own_tag(site: Site) -> None:
     await site.start()
     await site.ask("PUT", body=SPARSE)
@@ -119,6 +122,7 @@ async def test_each_representation_has_its_own_tag(site: Site) -> None:
         assert (unchanged.status, unchanged.headers["etag"]) == (304, each.headers["etag"])
 
 
+@pytest.mark.decision("D46-plain")
 async def test_a_part_is_a_part_of_the_plain_octets(site: Site) -> None:
     await site.start()
     await site.ask("PUT", body=SPARSE)
@@ -141,6 +145,7 @@ async def test_a_part_is_a_part_of_the_plain_octets(site: Site) -> None:
     ],
     ids=["bomb", "cut off", "not coded", "gzip", "twice"],
 )
+@pytest.mark.decision("D46-bounds", "D46-plain")
 async def test_what_is_coded_wrongly_is_refused_and_nothing_is_kept(
     site: Site, headers: tuple[tuple[str, str], ...], body: bytes, status: int
 ) -> None:
@@ -149,6 +154,7 @@ async def test_what_is_coded_wrongly_is_refused_and_nothing_is_kept(
     assert (await site.ask("GET")).status == 404
 
 
+@pytest.mark.decision("D46-refused")
 async def test_a_cache_that_takes_no_coding_is_asked_once(site: Site) -> None:
     asked: list[str | None] = []
 

@@ -134,6 +134,7 @@ def descriptors() -> int:
 # -- getting in --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.decision("D40-who", "D40-datagrams")
 async def test_a_ticket_opens_a_connection_that_is_its_owners(site: Site) -> None:
     connection = await site.admitted()
     with Sealed.of(DATA) as segment:
@@ -147,6 +148,7 @@ async def test_a_ticket_opens_a_connection_that_is_its_owners(site: Site) -> Non
         assert segment.view() == DATA
 
 
+@pytest.mark.decision("D40-ticket")
 async def test_a_ticket_is_good_once(site: Site) -> None:
     ticket = site.ticket()
     first, second = await site.connect(ticket.path), await site.connect(ticket.path)
@@ -156,6 +158,7 @@ async def test_a_ticket_is_good_once(site: Site) -> None:
     assert await received(second) == (b"", [])
 
 
+@pytest.mark.decision("D40-ticket")
 async def test_a_ticket_expires(site: Site) -> None:
     ticket = site.ticket()
     site.now += TICKET_S
@@ -165,6 +168,7 @@ async def test_a_ticket_expires(site: Site) -> None:
 
 
 @pytest.mark.parametrize("first", [bytes(16), b"x", request(1, GET)])
+@pytest.mark.decision("D40-ticket")
 async def test_nothing_but_a_ticket_opens_a_connection(site: Site, first: bytes) -> None:
     site.kept["o"] = ("somebody", DATA)
     connection = await site.connect(site.ticket().path)
@@ -172,6 +176,7 @@ async def test_nothing_but_a_ticket_opens_a_connection(site: Site, first: bytes)
     assert await received(connection) == (b"", [])
 
 
+@pytest.mark.decision("D40-end")
 async def test_a_descriptor_beside_a_ticket_is_closed(site: Site) -> None:
     ticket = site.ticket()
     connection = await site.connect(ticket.path)
@@ -182,6 +187,7 @@ async def test_a_descriptor_beside_a_ticket_is_closed(site: Site) -> None:
     assert descriptors() == before
 
 
+@pytest.mark.decision("D40-bounds")
 async def test_unused_tickets_of_one_peer_are_counted(site: Site) -> None:
     for _ in range(MAX_PER_PEER):
         site.ticket()
@@ -192,6 +198,7 @@ async def test_unused_tickets_of_one_peer_are_counted(site: Site) -> None:
     site.ticket()
 
 
+@pytest.mark.decision("D40-bounds")
 async def test_connections_of_one_peer_are_counted(site: Site) -> None:
     connections = [await site.admitted() for _ in range(MAX_PER_PEER)]
     ticket = site.ticket()
@@ -203,6 +210,17 @@ async def test_connections_of_one_peer_are_counted(site: Site) -> None:
     await site.admitted()
 
 
+@pytest.mark.decision("D40-bounds")
+async def test_no_more_connections_in_all(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "MAX_CONNECTIONS", 2)
+    tickets = [site.ticket() for _ in range(3)]
+    connections = [await site.connect(ticket.path) for ticket in tickets]
+    assert await received(connections[2]) == (b"", [])
+    connections[0].send(tickets[0].ticket)
+    assert SegmentReply.decode((await received(connections[0]))[0]).status == 204
+
+
+@pytest.mark.decision("D40-who", "D40-ticket")
 async def test_another_users_process_does_not_get_in(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     ticket = site.ticket()
     folder = Path(ticket.path).parent
@@ -212,6 +230,7 @@ async def test_another_users_process_does_not_get_in(site: Site, monkeypatch: py
     assert await received(connection) == (b"", [])
 
 
+@pytest.mark.decision("D40-ticket")
 async def test_a_folder_that_others_may_enter_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir(mode=0o755)
@@ -242,6 +261,7 @@ async def test_a_path_too_long_for_a_socket_goes_to_the_runtime_folder(
 # -- what is handed over -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.decision("D40-seal")
 async def test_what_is_not_sealed_is_refused_and_the_connection_goes_on(site: Site) -> None:
     connection = await site.admitted()
     before = descriptors()
@@ -262,6 +282,7 @@ async def test_what_is_not_sealed_is_refused_and_the_connection_goes_on(site: Si
     assert descriptors() == before
 
 
+@pytest.mark.decision("D40-bounds")
 async def test_what_is_too_large_is_refused_unread(site: Site) -> None:
     connection = await site.admitted()
     with Sealed.of(bytes(LARGEST + 1)) as segment:
@@ -291,12 +312,14 @@ async def test_a_fault_of_ours_is_500_and_the_connection_goes_on(site: Site) -> 
     [b"\xff", b"\xa0", request(1, GET)[:-1], bytes(20_000), request(1, PUT), b"\xa1\x62id\x01"],
     ids=["no CBOR", "empty map", "cut off", "too long", "PUT of nothing", "members missing"],
 )
+@pytest.mark.decision("D40-end")
 async def test_what_is_no_request_ends_the_connection(site: Site, datagram: bytes) -> None:
     connection = await site.admitted()
     send(connection, datagram)
     assert await received(connection) == (b"", [])
 
 
+@pytest.mark.decision("D40-end")
 async def test_descriptors_that_nobody_asked_for_end_the_connection_and_are_closed(site: Site) -> None:
     before = descriptors()
     with Sealed.of(DATA) as segment:
@@ -312,6 +335,7 @@ async def test_descriptors_that_nobody_asked_for_end_the_connection_and_are_clos
     assert descriptors() == before
 
 
+@pytest.mark.decision("D40-who")
 async def test_a_connection_grows_old(site: Site) -> None:
     connection = await site.admitted()
     site.now += MAX_AGE_S
@@ -322,6 +346,7 @@ async def test_a_connection_grows_old(site: Site) -> None:
 # -- how much at once --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.decision("D40-bounds")
 async def test_a_flood_of_descriptors_waits_outside(site: Site) -> None:
     connection = await site.admitted()
     other = await site.admitted()

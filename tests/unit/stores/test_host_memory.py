@@ -101,6 +101,7 @@ def descriptors() -> int:
 # -- as it should be ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.decision("D40-tls", "D40-metrics")
 async def test_large_objects_go_by_host_memory_and_small_ones_by_tls(site: Site) -> None:
     drafter, verifier = await site.remote("drafter"), await site.remote("verifier")
     ref = await drafter.create(DATA)
@@ -116,6 +117,7 @@ async def test_large_objects_go_by_host_memory_and_small_ones_by_tls(site: Site)
     assert (site.counted("put_tls"), site.counted("get_tls")) == (1, 1)
 
 
+@pytest.mark.decision("D40-datagrams")
 async def test_an_object_is_the_same_by_either_way(site: Site) -> None:
     drafter, by_tls = await site.remote("drafter"), await site.remote("verifier", host_memory=False)
     handed = await drafter.create(DATA)
@@ -125,6 +127,7 @@ async def test_an_object_is_the_same_by_either_way(site: Site) -> None:
     assert site.asked.count("POST host-memory") == 1
 
 
+@pytest.mark.decision("D40-who")
 async def test_what_is_handed_over_is_its_creators(site: Site) -> None:
     drafter, verifier = await site.remote("drafter"), await site.remote("verifier")
     ref = await drafter.create(DATA)
@@ -140,6 +143,7 @@ async def test_what_is_handed_over_is_its_creators(site: Site) -> None:
     assert site.store.look(name) is None
 
 
+@pytest.mark.decision("D40-datagrams")
 async def test_refusals_are_those_of_tls(site: Site) -> None:
     drafter = await site.remote("drafter")
     ref = await drafter.create(DATA, name="o" + "n" * 22)
@@ -160,6 +164,7 @@ async def test_refusals_are_those_of_tls(site: Site) -> None:
         await drafter.create(os.urandom(SHARED_FROM))
 
 
+@pytest.mark.decision("D40-view")
 async def test_what_is_evicted_stays_as_it_was_for_who_reads_it(site: Site) -> None:
     drafter, verifier = await site.remote("drafter"), await site.remote("verifier")
     ref = await drafter.create(DATA)
@@ -206,6 +211,7 @@ async def test_no_descriptor_leaks(site: Site) -> None:
 
 
 @pytest.mark.parametrize("on", ["neither", "cache", "role"])
+@pytest.mark.decision("D40-default", "D40-ticket", "D40-tls")
 async def test_it_is_used_only_where_both_have_it_on(site: Site, on: str) -> None:
     if on != "cache":
         await site.restart(host_memory=False)
@@ -215,6 +221,7 @@ async def test_it_is_used_only_where_both_have_it_on(site: Site, on: str) -> Non
     assert site.asked == ["POST host-memory"] * (on == "role") + ["PUT objects", "GET objects"]
 
 
+@pytest.mark.decision("D40-tls")
 async def test_a_socket_that_is_not_here_is_not_asked_for_again_soon(site: Site) -> None:
     """As on another host: the cache gives tickets, and the path leads nowhere."""
     drafter = await site.remote("drafter")
@@ -224,6 +231,7 @@ async def test_a_socket_that_is_not_here_is_not_asked_for_again_soon(site: Site)
     assert bytes(await drafter.fetch(refs[0], at_most=len(DATA))) == DATA
 
 
+@pytest.mark.decision("D40-tls")
 async def test_a_restarted_cache_is_found_again_at_once_and_nothing_is_lost(site: Site) -> None:
     drafter = await site.remote("drafter")
     before = await drafter.create(DATA)
@@ -296,6 +304,7 @@ def gone(cache: LyingCache, request: SegmentRequest) -> None:
 
 
 @pytest.mark.parametrize("answer", [unsealed, larger, shorter, nothing, gone])
+@pytest.mark.decision("D40-seal", "D40-tls")
 async def test_a_reply_that_is_not_what_it_says_is_not_believed(tmp_path: Path, answer: Callable[..., None]) -> None:
     cache = LyingCache(tmp_path, answer)
     host_memory = HostMemory(cache.ticket, deadline_s=20)
@@ -361,6 +370,7 @@ async def test_a_caller_that_gives_up_leaves_nothing_behind(tmp_path: Path) -> N
     cache.close()
 
 
+@pytest.mark.decision("D40-tls")
 async def test_it_is_tried_again_after_a_while(tmp_path: Path) -> None:
     now = 0.0
     tickets = 0

@@ -48,6 +48,7 @@ def test_a_prepared_segment_is_cut_at_the_end_of_what_is_written() -> None:
         assert Sealed.received(os.dup(segment.fd), len(DATA)).view() == DATA
 
 
+@pytest.mark.decision("D40-seal")
 def test_nobody_can_change_a_sealed_segment() -> None:
     with Sealed.of(DATA) as segment:
         for change in (
@@ -65,6 +66,7 @@ def test_nobody_can_change_a_sealed_segment() -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 2, 4, 8, 15])
+@pytest.mark.decision("D40-seal")
 def test_a_segment_that_lacks_a_seal_is_refused(fd: int, missing: int) -> None:
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS & ~missing)
     with pytest.raises(ValueError, match="not sealed"):
@@ -72,12 +74,14 @@ def test_a_segment_that_lacks_a_seal_is_refused(fd: int, missing: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, len(DATA) - 1, len(DATA) + 1])
+@pytest.mark.decision("D40-seal")
 def test_a_segment_of_another_size_is_refused(fd: int, size: int) -> None:
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     with pytest.raises(ValueError, match=f"not {size}"):
         Sealed.received(fd, size)
 
 
+@pytest.mark.decision("D40-seal")
 def test_a_segment_with_holes_is_refused_before_it_takes_memory() -> None:
     fd = new_segment()
     os.ftruncate(fd, 1 << 40)
@@ -88,6 +92,7 @@ def test_a_segment_with_holes_is_refused_before_it_takes_memory() -> None:
     os.close(fd)
 
 
+@pytest.mark.decision("D40-seal")
 def test_what_is_no_memfd_is_refused() -> None:
     reading, writing = os.pipe()
     with open(__file__, "rb") as file:
@@ -98,6 +103,7 @@ def test_what_is_no_memfd_is_refused() -> None:
     os.close(writing)
 
 
+@pytest.mark.decision("D40-seal")
 def test_a_writer_that_keeps_a_writable_mapping_cannot_seal(fd: int) -> None:
     kept = mmap.mmap(fd, len(DATA), mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     with pytest.raises(OSError, match="busy"):
@@ -107,6 +113,7 @@ def test_a_writer_that_keeps_a_writable_mapping_cannot_seal(fd: int) -> None:
     kept.close()
 
 
+@pytest.mark.decision("D40-view")
 def test_a_view_outlives_the_segment_and_then_no_descriptor_is_left() -> None:
     Sealed.of(b"x").close()  # what is opened once and kept
     before = descriptors()
