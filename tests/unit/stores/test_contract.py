@@ -1,4 +1,4 @@
-"""What a role may rely on, of any `sdcp.ports.Cache` (docs/mlc.md): in memory, in a folder, over mutual TLS."""
+"""What a role may rely on, of any `sdcp.ports.Cache` (docs/mlc.md): in memory, in a folder, over TLS, in Valkey."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ from sdcp.stores.durable import DurableStore
 from sdcp.stores.files import FileCache
 from sdcp.stores.memory import MemoryCache, MemoryStore
 from sdcp.stores.remote import RemoteCache
+from sdcp.stores.valkey import ValkeyCache
 from tests.unit.stores.samples import commit, fence
+from tests.unit.stores.valkey_process import ValkeyProcess, needs_server
 
 CAPACITY = 4 << 20
 
@@ -51,8 +53,19 @@ class World:
             store = DurableStore(self.folder / "store", disk_bytes=CAPACITY)
             self._stack.push_async_callback(store.close)
             self.caches = {owner: FileCache(store, owner=owner) for owner in ("router", "verifier")}
+        elif self.kind == "valkey":
+            await self._start()
         else:
             await self._serve()
+
+    async def _start(self) -> None:
+        process = ValkeyProcess(self.folder / "server")
+        self._stack.push_async_callback(process.kill)
+        await process.start()
+        for owner in ("router", "verifier"):
+            cache = await ValkeyCache.open(f"{process.uri}/0?capacity={CAPACITY}", owner=owner)
+            self._stack.push_async_callback(cache.close)
+            self.caches[owner] = cache
 
     async def _serve(self) -> None:
         certificates = self.folder / "certificates"
@@ -66,7 +79,7 @@ class World:
             self.caches[owner] = RemoteCache(client, [f"https://127.0.0.1:{server.port}/"])
 
 
-@pytest.fixture(params=["memory", "files", "remote"])
+@pytest.fixture(params=["memory", "files", "remote", pytest.param("valkey", marks=needs_server)])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         made = World(request.param, tmp_path, stack)
