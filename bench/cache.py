@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -70,7 +70,6 @@ class Figures:
     backend: str
     sessions: int
     appends_per_s: float
-    times_raw: float
     p50_ms: float
     p99_ms: float
     cpu_share: float
@@ -91,9 +90,9 @@ class Results:
 # -- yardsticks --------------------------------------------------------------------------------------------------------
 
 
-def raw(folder: Path, seconds: float) -> float:
+def raw(path: Path, seconds: float) -> float:
     """Appends a second of one thread that syncs each."""
-    with open(folder / "raw", "wb", buffering=0) as file:
+    with open(path, "wb", buffering=0) as file:
 
         def append() -> None:
             file.write(RECORD)
@@ -102,9 +101,9 @@ def raw(folder: Path, seconds: float) -> float:
         return _rate(append, seconds)
 
 
-def sqlite(folder: Path, seconds: float) -> float:
+def sqlite(path: Path, seconds: float) -> float:
     """Inserts a second, each a transaction of its own."""
-    connection = sqlite3.connect(folder / "sqlite", isolation_level=None)
+    connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("CREATE TABLE log (record BLOB)")
@@ -160,8 +159,10 @@ async def cache(folder: Path) -> AsyncIterator[Backend]:
         Client(client_context(verifier)) as client,
     ):
         assert process.stdout is not None
-        _, base = (await process.stdout.readline()).decode().split()
-        async with opened(base, process.pid, client) as backend:
+        ready = (await process.stdout.readline()).decode().split()
+        if len(ready) != 2:
+            raise ConfigurationError("`sdcp cache` did not start")
+        async with opened(ready[1], process.pid, client) as backend:
             yield backend
 
 
@@ -209,7 +210,8 @@ async def _process(*command: str) -> AsyncIterator[asyncio.subprocess.Process]:
     try:
         yield process
     finally:
-        process.terminate()
+        with suppress(ProcessLookupError):  # it has ended by itself
+            process.terminate()
         await process.communicate()
 
 
@@ -235,7 +237,7 @@ async def _listening(port: int) -> None:
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
-async def measure(name: str, backend: Backend, sessions: int, seconds: float, yardstick: float) -> Figures:
+async def measure(name: str, backend: Backend, sessions: int, seconds: float) -> Figures:
     """`sessions` writers, each on a log of its own."""
     tags: dict[str, object] = {f"{sessions}-{number}": None for number in range(sessions)}
     waits: list[float] = []
@@ -258,12 +260,10 @@ async def measure(name: str, backend: Backend, sessions: int, seconds: float, ya
     await asyncio.gather(*(writer(log, lambda done: time.perf_counter() < end) for log in tags))
     took, spent = time.perf_counter() - begun, _cpu(backend.pid) - spent
     waits.sort()
-    rate = len(waits) / took
     return Figures(
         name,
         sessions,
-        rate,
-        rate / yardstick,
+        len(waits) / took,
         median(waits) * 1e3,
         waits[int(len(waits) * 0.99)] * 1e3,
         spent / took,
@@ -281,7 +281,7 @@ def _cpu(pid: int) -> float:
 
 async def run(folder: Path, backends: list[str], seconds: float, say: Callable[[str], None]) -> Results:
     say(f"yardsticks, {len(RECORD)} octets a record")
-    results = Results(len(RECORD), raw(folder, seconds), sqlite(folder, seconds))
+    results = Results(len(RECORD), raw(folder / "raw", seconds), sqlite(folder / "sqlite", seconds))
     for name in backends:
         place = folder / name
         place.mkdir()
@@ -289,9 +289,12 @@ async def run(folder: Path, backends: list[str], seconds: float, say: Callable[[
             async with BACKENDS[name](place) as backend:
                 for sessions in SESSIONS:
                     say(f"{name}, {sessions} sessions")
-                    results.figures.append(await measure(name, backend, sessions, seconds, results.raw_per_s))
+                    results.figures.append(await measure(name, backend, sessions, seconds))
         except ConfigurationError as fault:
             results.missing[name] = str(fault)
+    say("yardsticks once more: the better of the two counts")
+    results.raw_per_s = max(results.raw_per_s, raw(folder / "raw-again", seconds))
+    results.sqlite_per_s = max(results.sqlite_per_s, sqlite(folder / "sqlite-again", seconds))
     return results
 
 
@@ -302,8 +305,8 @@ def table(results: Results) -> str:
     for label, rate in (("raw", results.raw_per_s), ("sqlite", results.sqlite_per_s)):
         lines.append(f"{label:8} {1:8} {rate:10.0f} {rate / results.raw_per_s:6.2f} {1e3 / rate:8.3f}")
     lines += [
-        f"{each.backend:8} {each.sessions:8} {each.appends_per_s:10.0f} {each.times_raw:6.2f} {each.p50_ms:8.3f} "
-        f"{each.p99_ms:8.3f} {each.cpu_share:5.2f} {each.cpu_us:8.1f}"
+        f"{each.backend:8} {each.sessions:8} {each.appends_per_s:10.0f} {each.appends_per_s / results.raw_per_s:6.2f} "
+        f"{each.p50_ms:8.3f} {each.p99_ms:8.3f} {each.cpu_share:5.2f} {each.cpu_us:8.1f}"
         for each in results.figures
     ]
     lines += [f"{name:8} not measured: {why}" for name, why in results.missing.items()]
