@@ -8,7 +8,6 @@ Not here: what a manifest says (`sdcp.machines.manifest`), and going on with a s
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import secrets
@@ -31,9 +30,6 @@ from sdcp.ports import (
 )
 
 logger = logging.getLogger("sdcp.roles")
-
-PAUSE_S = 0.5
-"""Between two tries while the cache does not answer."""
 
 PAGE = 1000
 
@@ -104,14 +100,6 @@ class Manifests:
             logger.warning("the manifest %s cannot be read, and its session is left alone: %s", ref, fault)
             return None
         return Found(ref, manifest, read.etag, entry.age_s) if ours else None
-
-    async def patiently(self, entry: Entry) -> Found | None:
-        """Read as `read` does, again and again while the cache does not answer."""
-        while True:
-            try:
-                return await self.read(entry)
-            except StoreUnavailableError:
-                await asyncio.sleep(PAUSE_S)
 
     async def close(self, found: Found, record: EndRecord) -> None:
         """Write down that a session has ended that nobody was told of; if that fails, the next life does it."""

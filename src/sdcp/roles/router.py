@@ -56,7 +56,7 @@ from sdcp.messages.manifest import RequestRecord
 from sdcp.messages.output import Event
 from sdcp.messages.request import GenerationRequest, ProfileChange
 from sdcp.messages.status import DRAFTER, VERIFIER, Status
-from sdcp.ports import Cache
+from sdcp.ports import Cache, StoreUnavailableError
 from sdcp.roles.caching import open_caches
 from sdcp.roles.config import ContractDefaults, Instance, ManifestSettings, RouterSettings
 from sdcp.roles.manifests import Manifests
@@ -277,7 +277,10 @@ class RouterRole:
             return held
         if anew and held is None and not self._taking_up.under_way:
             return None
-        return await self._taking_up.one(identifier)
+        try:
+            return await self._taking_up.one(identifier)
+        except StoreUnavailableError:
+            raise Overloaded("The cache cannot tell now whether this request is known; ask again.") from None
 
     def _hold(self, held: RoutingSession) -> RoutingSession:
         """Look after a session from now on; return it, or the one of that request that we have already."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from typing import TypeVar
 
-from sdcp.errors import Overloaded
 from sdcp.machines.inputs import TakenUp
 from sdcp.machines.manifest_log import ManifestLog
 from sdcp.machines.router import Patience, RouterSession
@@ -21,10 +21,15 @@ from sdcp.machines.router_kept import KeptSession
 from sdcp.messages.contract import Action
 from sdcp.messages.manifest import EndRecord
 from sdcp.ports import Entry, StoreUnavailableError
-from sdcp.roles.manifests import PAUSE_S, Found, Manifests
+from sdcp.roles.manifests import Found, Manifests
 from sdcp.roles.routing import Equipment, RoutingSession
 
 logger = logging.getLogger("sdcp.roles")
+
+T = TypeVar("T")
+
+PAUSE_S = 0.5
+"""Between two tries while the cache does not answer."""
 
 SETTLE_S = 10.0
 """So long a session may take to go on before another one is taken up beside it."""
@@ -55,29 +60,29 @@ class TakingUp:
 
     async def all(self, at_once: int) -> None:
         """Take up every session that is found, `at_once` at the same time."""
-        entries = iter(await self._entries())
+        entries = iter(await self._patiently(self._manifests.all))
         await asyncio.gather(*(self._some(entries) for _ in range(at_once)))
         self.under_way = False
         if self._count:
             logger.info("%d sessions of an earlier life were taken up again", self._count)
 
     async def one(self, request: bytes) -> RoutingSession | None:
-        """Take up the session of this request, if there is one. Raises Overloaded when nobody can tell."""
-        try:
-            found = await self._manifests.find(request)
-        except StoreUnavailableError:
-            raise Overloaded("The cache cannot tell now whether this request is known; ask again.") from None
+        """Take up the session of this request, if there is one. StoreUnavailableError.
+
+        Of several the one that a verifier has opened: what nobody was told of may have been written late.
+        """
         held = None
-        for each in sorted(found, key=lambda each: each.manifest.opened is None):
+        for each in sorted(await self._manifests.find(request), key=lambda each: each.manifest.opened is None):
             held = await self._take_up(each) or held
         return held
 
-    async def _entries(self) -> list[Entry]:
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask the cache again and again until it answers."""
         while True:
             try:
-                return await self._manifests.all()
+                return await ask()
             except StoreUnavailableError as fault:
-                logger.warning("sessions cannot be taken up yet: %s", fault)
+                logger.warning("a session cannot be taken up yet: %s", fault)
                 await asyncio.sleep(PAUSE_S)
 
     async def _some(self, entries: Iterator[Entry]) -> None:
@@ -88,8 +93,13 @@ class TakingUp:
                 self._equipment.report("taking up a session failed", fault)
 
     async def _take_up_entry(self, entry: Entry) -> None:
-        found = await self._manifests.patiently(entry)
-        held = await self._take_up(found) if found is not None else None
+        found = await self._patiently(lambda: self._manifests.read(entry))
+        if found is None:
+            held = None
+        elif found.manifest.opened is None and found.manifest.end is None:
+            held = await self._patiently(lambda: self.one(found.manifest.request.request))
+        else:
+            held = await self._take_up(found)
         if held is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S):

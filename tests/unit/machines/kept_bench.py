@@ -104,7 +104,7 @@ class KeptBench(Bench):
     def perform(self, effect: Any) -> object | None:
         match effect:
             case fx.AppendManifest():
-                return inputs.ManifestAnswered(self.stored.append(effect.data, effect.etag), effect)  # type: ignore[arg-type]
+                return inputs.ManifestAnswered(self.stored.append(effect.data, effect.etag), effect)
             case fx.ReadManifest():
                 return inputs.ManifestAnswered(self.stored.read(effect.start), effect)
         return super().perform(effect)

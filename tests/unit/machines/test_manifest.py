@@ -79,7 +79,7 @@ def test_a_manifest_says_the_same_read_at_once_or_in_pieces(records: list[Any], 
 
 def test_what_is_of_a_kind_not_known_is_counted_and_skipped() -> None:
     later = cbor.encode({"epoch": 2, "kind": "later"})
-    manifest = told(octets(FIRST) + later + replace(EndRecord(ended=4, committed=0), epoch=3).encode())  # type: ignore[arg-type]
+    manifest = told(octets(FIRST) + later + replace(EndRecord(ended=4, committed=0), epoch=3).encode())
     assert (manifest.last, manifest.whole, manifest.end is not None) == (3, True, True)
 
 

@@ -41,7 +41,7 @@ def test_nothing_goes_to_a_verifier_before_the_request_is_durable() -> None:
     bench.run()
     assert bench.all_done(fx.ChooseVerifier)
     assert not bench.all_done(fx.SendOpen)
-    bench.give(bench.perform(append))  # type: ignore[arg-type]
+    bench.give(bench.perform(append))
     assert bench.all_done(fx.SendOpen)
 
 
@@ -67,7 +67,7 @@ def test_verifier_and_drafter_are_told_of_an_assignment_without_waiting_for_a_re
     bench.run()
     assert bench.all_done(fx.SendAssignment)
     assert bench.stored.kinds() == ["request"]
-    bench.give(bench.perform(held))  # type: ignore[arg-type]
+    bench.give(bench.perform(held))
     bench.run()
     assert bench.stored.kinds() == ["request", "opened", "assigned"]
 
@@ -82,7 +82,7 @@ def test_a_change_of_the_profile_is_kept_before_it_is_sent_and_before_it_is_answ
     assert sent is not None
     assert (sent.stage, sent.from_round, sent.sampling) == (SENT, 1, HOT)
     policy = bench.take(fx.SendPolicy)
-    bench.give(bench.perform(policy))  # type: ignore[arg-type]
+    bench.give(bench.perform(policy))
     assert bench.waits(asked)
     bench.run()
     assert bench.answer_to(asked) == policy.message
@@ -108,7 +108,7 @@ def test_a_change_that_waits_for_its_record_is_not_sent_when_the_verifier_is_los
     bench.change(HOT)
     append = bench.take(fx.AppendManifest)
     bench.give(inputs.VerifierLost())
-    bench.give(bench.perform(append))  # type: ignore[arg-type]
+    bench.give(bench.perform(append))
     assert not bench.all_done(fx.SendPolicy)
     bench.verifiers = [V2]
     bench.run()
@@ -127,11 +127,15 @@ def test_a_withdrawal_is_kept_before_it_is_answered() -> None:
     assert bench.answer_to(again) is None
 
 
-def test_a_reminder_is_no_new_assignment() -> None:
+@pytest.mark.decision("D45-rounds")
+def test_rounds_and_reminders_write_nothing() -> None:
     bench = running()
-    bench.fire(REMINDER)
-    bench.run()
+    for token in range(1, 9):
+        bench.commit(token)
+        bench.fire(REMINDER)
+        bench.run()
     assert bench.stored.kinds() == ["request", "opened", "assigned"]
+    assert bench.stored.version == 3
 
 
 # ---- lost answers, and other lives -----------------------------------------------------------------------------------
@@ -360,7 +364,7 @@ def test_a_session_that_has_ended_still_gives_all_its_tokens() -> None:
         fx.Reply(1, Location(session=SESSION, epoch=1, verifier=V1, ended=Action.FINISH))
     ]
     (read,) = new.session.handle(inputs.LocationRequested(asked, 1, 0))
-    (reply,) = new.session.handle(new.perform(read))  # type: ignore[arg-type]
+    (reply,) = new.session.handle(new.perform(read))
     assert reply.message.tokens == (11, 12)
 
 
