@@ -34,8 +34,16 @@ ca = typer.Typer(
 models = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Model folders.\n\nExample: sdcp models fetch demo"
 )
+cache = typer.Typer(rich_markup_mode=None)
+log = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Commit logs and manifests of sessions.\n\nExample: sdcp log verify https://127.0.0.1:7401/logs/NAME",
+)
 app.add_typer(ca, name="ca")
 app.add_typer(models, name="models")
+app.add_typer(cache, name="cache")
+app.add_typer(log, name="log")
 
 Config = Annotated[Path, typer.Option("--config", metavar="FILE", help="Settings (TOML, docs/configuration.md).")]
 UntilStdinEnds = Annotated[bool, typer.Option("--until-stdin-ends", help="Stop when standard input ends.")]
@@ -125,12 +133,23 @@ def router(config: Config, log_level: LogLevel = "info", until_stdin_ends: Until
     _serve("router", config, log_level, until_stdin_ends)
 
 
-@app.command()
-def cache(config: Config, log_level: LogLevel = "info", until_stdin_ends: UntilStdinEnds = False) -> None:
-    """Serve a cache: objects, leases and commit logs.
+@cache.callback(invoke_without_command=True)
+def cache_(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Settings (TOML, docs/configuration.md).")
+    ] = None,
+    log_level: LogLevel = "info",
+    until_stdin_ends: UntilStdinEnds = False,
+) -> None:
+    """Serve a cache: objects, leases and commit logs. With a command: look into one.
 
     Example: sdcp cache --config cache.toml
     """
+    if context.invoked_subcommand is not None:
+        return
+    if config is None:
+        raise ConfigurationError("Missing option '--config': the settings of a cache to serve")
     _serve("cache", config, log_level, until_stdin_ends)
 
 
@@ -201,6 +220,130 @@ def ca_issue(
     files = issue(directory, name, roles, uri, dns, ip)
     print(files.certificate)
     print(files.key)
+
+
+# ---- caches and logs ------------------------------------------------------------------------------------------------
+
+CacheUri = Annotated[
+    str | None,
+    typer.Argument(metavar="[URI]", help="The cache: https, file, s3, valkey; absent: the first of the settings."),
+]
+LogUri = Annotated[str, typer.Argument(metavar="URI", help="The log, or its name in the cache of the settings.")]
+AsRole = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings of a router, whose certificate is used; absent: --dir."),
+]
+FleetDirectory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of `sdcp up`.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+
+
+@cache.command("ls")
+def cache_ls(
+    uri: CacheUri = None,
+    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="objects, logs, leases, or all.")] = "all",
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Names that begin with it.")] = "",
+    config: AsRole = None,
+    directory: FleetDirectory = Path(".sdcp"),
+    as_json: AsJson = False,
+) -> None:
+    """List objects, logs and leases.
+
+    A line each, with --json one JSON object a line.
+
+    Example: sdcp cache ls --kind objects
+    """
+    from sdcp.audit.place import Access
+    from sdcp.audit.stock import KINDS, ls
+
+    if kind not in (*KINDS, "all"):
+        raise ConfigurationError(f"--kind {kind}: must be objects, logs, leases or all")
+    kinds = KINDS if kind == "all" else tuple(each for each in KINDS if each == kind)
+    raise typer.Exit(ls(uri, Access(config, directory), kinds, prefix, as_json))
+
+
+@cache.command("stat")
+def cache_stat(
+    uri: CacheUri = None, config: AsRole = None, directory: FleetDirectory = Path(".sdcp"), as_json: AsJson = False
+) -> None:
+    """Sum up what a cache holds.
+
+    Objects by level, what is leased, logs and leases.
+
+    Example: sdcp cache stat --json
+    """
+    from sdcp.audit.place import Access
+    from sdcp.audit.stock import stat
+
+    raise typer.Exit(stat(uri, Access(config, directory), as_json))
+
+
+@cache.command("gc")
+def cache_gc(
+    uri: CacheUri = None,
+    older: Annotated[
+        float, typer.Option("--older", metavar="SECONDS", min=0, help="Delete unleased objects of this age.")
+    ] = 3600.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; touch nothing.")] = False,
+    config: AsRole = None,
+    directory: FleetDirectory = Path(".sdcp"),
+    as_json: AsJson = False,
+) -> None:
+    """Delete old objects that no lease holds.
+
+    Leases whose time is over go first. Logs stay.
+
+    Example: sdcp cache gc s3://bucket/mlc --older 86400
+    """
+    from sdcp.audit.place import Access
+    from sdcp.audit.stock import gc
+
+    raise typer.Exit(gc(uri, Access(config, directory), older, dry_run, as_json))
+
+
+@log.command("show")
+def log_show(
+    uri: LogUri, config: AsRole = None, directory: FleetDirectory = Path(".sdcp"), as_json: AsJson = False
+) -> None:
+    """Print a commit log or a manifest as a table.
+
+    With --json one JSON object a record. Exit code 1 if a record cannot be read.
+
+    Example: sdcp log show https://127.0.0.1:7401/logs/NAME
+    """
+    from sdcp.audit.logs import show
+    from sdcp.audit.place import Access
+
+    raise typer.Exit(show(uri, Access(config, directory), as_json))
+
+
+@log.command("verify")
+def log_verify(
+    uri: LogUri,
+    opening: Annotated[
+        Path | None,
+        typer.Option(
+            "--opening", metavar="FILE", help="Contract and prompt, as `log show --json` prints them of a manifest."
+        ),
+    ] = None,
+    greedy: Annotated[
+        Path | None, typer.Option("--greedy", metavar="PATH", help="Target model: prove each token with it (D32).")
+    ] = None,
+    config: AsRole = None,
+    directory: FleetDirectory = Path(".sdcp"),
+    as_json: AsJson = False,
+) -> None:
+    """Audit a commit log and name its first bad record.
+
+    The digest chain is derived again from the contract and prompt in the session's manifest, or in --opening. Exit code 1 if a record is bad, or a token
+    is not what plain greedy decoding gives.
+
+    \b
+    Example: sdcp log verify https://127.0.0.1:7401/logs/NAME --greedy models/SmolLM2-135M-Instruct
+    """
+    from sdcp.audit.logs import verify
+    from sdcp.audit.place import Access
+
+    raise typer.Exit(verify(uri, Access(config, directory), opening, greedy, as_json))
 
 
 # ---- models and vectors ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from cryptography import x509
 COMMANDS = (
     ["verifier"], ["drafter"], ["router"], ["cache"], ["gateway"], ["config"], ["vectors"], ["up"], ["generate"],
     ["simulate"],
+    ["cache", "ls"], ["cache", "stat"], ["cache", "gc"], ["log", "show"], ["log", "verify"],
     ["ca", "init"], ["ca", "issue"], ["models", "fetch"], ["models", "digest"],
 )  # fmt: skip
 
@@ -33,7 +34,7 @@ def test_every_command_has_help_with_an_example(command: list[str]) -> None:
     assert not re.search(r"--\S+ +<(?!=)", done.stdout), "a type of Python's where a word of ours belongs"
 
 
-@pytest.mark.parametrize("group", [[], ["ca"], ["models"]], ids=" ".join)
+@pytest.mark.parametrize("group", [[], ["ca"], ["models"], ["cache"], ["log"]], ids=" ".join)
 def test_a_list_of_commands_has_whole_sentences_and_an_example(group: list[str]) -> None:
     done = sdcp(*group, "--help")
     assert " ".join(["Example: sdcp", *group]) in done.stdout
@@ -68,6 +69,14 @@ def test_a_list_of_commands_has_whole_sentences_and_an_example(group: list[str])
         (["generate", "x", "--seed", "1"], "--seed goes with --rule sampling"),
         (["generate", "x", "--rule", "sampling", "--temperature", "0"], "--temperature 0 is greedy"),
         (["config", "king"], "unknown role"),
+        (["cache"], "Missing option '--config'"),
+        (["cache", "ls"], ".sdcp/router.toml: no such settings"),
+        (["cache", "ls", "--kind", "cats"], "--kind cats: must be objects, logs, leases or all"),
+        (["cache", "stat", "ftp://x/y"], "the scheme must be one of"),
+        (["cache", "gc", "file:///nowhere"], "there is no such folder"),
+        (["log", "show", "file:///nowhere/logs/c1"], "there is no such folder"),
+        (["log", "verify", "c1"], ".sdcp/router.toml: no such settings"),
+        (["log", "verify", "a/b"], "must be a URI such as"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], complaint: str, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Whether a commit log can be what a session committed: record by record, against contract and prompt.
 
-The digest chain is derived again from d[0] (4.2), rounds and epochs follow each other (6.8), and no record says what its
-contract does not allow (4.1, 6.3). The first record that fails ends the audit: what follows stands on it.
+The digest chain is derived again from d[0] (4.2), rounds and epochs follow each other (6.8), and no record says what
+its contract does not allow (4.1, 6.3). The first record that fails ends the audit: what follows stands on it.
 
 Not here: reading logs from a cache (`sdcp.audit.place`), and what the target model thinks of the tokens
 (`sdcp.audit.greedy`).

@@ -27,9 +27,15 @@ CONTRACT = Contract(
 PROMPT = (5, 6)
 
 
-def log_of(*rounds: tuple[int, ...], epochs: tuple[int, ...] = (), **members: Any) -> list[CommitRecord]:
+def log_of(
+    *rounds: tuple[int, ...],
+    contract: Contract = CONTRACT,
+    prompt: tuple[int, ...] = PROMPT,
+    epochs: tuple[int, ...] = (),
+    **members: Any,
+) -> list[CommitRecord]:
     """Good commit records of these tokens, one round each."""
-    digest, committed, records = prefix_digest(digest_of(CONTRACT), PROMPT), 0, []
+    digest, committed, records = prefix_digest(digest_of(contract), prompt), 0, []
     for number, tokens in enumerate(rounds, 1):
         digest, committed = extend_all(digest, tokens), committed + len(tokens)
         epoch = epochs[number - 1] if epochs else 1

@@ -1,0 +1,130 @@
+"""The cache that a command line names, opened with the settings of a role (docs/mlc.md).
+
+A URI may be that of a cache, of a log in it, or nothing: then the settings say which cache. Over https the caller is
+who the settings' certificate says: listing and deleting are for routers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from sdcp.errors import ConfigurationError, ProblemError
+from sdcp.http.client import Client
+from sdcp.http.identity import TrustPolicy
+from sdcp.http.tls import TlsFiles, client_context
+from sdcp.ports import Cache, StoreUnavailableError
+from sdcp.roles.config import CachePrefixes, Tls
+from sdcp.stores.opening import open_cache
+from sdcp.stores.store import NAME
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Whose certificate and caches: a role's settings, or else the router's in a folder of `sdcp up`."""
+
+    config: Path | None
+    directory: Path
+
+    @property
+    def settings(self) -> Path:
+        """The settings file."""
+        return self.config or self.directory / "router.toml"
+
+
+@asynccontextmanager
+async def opened(uri: str | None, access: Access, *, logs: bool = False) -> AsyncIterator[tuple[Cache, str]]:
+    """Open the cache of `uri`; give it with the URI, completed if it was a name, or that of the cache.
+
+    `logs`: without a URI, the cache where logs are kept. Raises ConfigurationError.
+    """
+    prefix, name = _split(uri) if uri is not None else (None, None)
+    if prefix is None:
+        section = _caches(access)
+        prefix = (section.logs if logs else None) or section.prefixes[0]
+    else:
+        prefix = _as_configured(prefix, access)
+    _check_there(prefix)
+    async with _client(prefix, access) as client:
+        cache = await open_cache([prefix], client=client)
+        try:
+            yield cache, cache.ref_of("logs", name) if name else prefix
+        finally:
+            await cache.close()
+
+
+def asked(work: Coroutine[Any, Any, T]) -> T:
+    """Run it; what a cache refuses or does not answer is a line for the operator."""
+    try:
+        return asyncio.run(work)
+    except StoreUnavailableError as fault:
+        raise ConfigurationError(f"the cache does not answer: {fault}") from None
+    except ProblemError as refusal:
+        raise ConfigurationError(f"the cache refuses: {refusal.detail}") from None
+
+
+def _split(uri: str) -> tuple[str | None, str | None]:
+    """Prefix and name; a name alone has no prefix."""
+    if NAME.fullmatch(uri):
+        return None, uri
+    if ":" not in uri:
+        raise ConfigurationError(f"{uri}: must be a URI such as https://127.0.0.1:7401/logs/NAME, or a name")
+    prefix, logs, name = uri.rpartition("/logs/")
+    return (prefix, name) if logs else (uri, None)
+
+
+def _check_there(prefix: str) -> None:
+    """Opening a folder as a store would make it."""
+    if prefix.startswith("file:") and not Path(prefix.removeprefix("file://")).is_dir():
+        raise ConfigurationError(f"{prefix}: there is no such folder")
+
+
+def _as_configured(prefix: str, access: Access) -> str:
+    """The prefix as the settings have it, if they do: with the server and the options that belong to it."""
+    if prefix.startswith("https:") or not access.settings.exists():
+        return prefix
+    section = _caches(access)
+    known = [*section.prefixes, *([section.logs] if section.logs else [])]
+    return next((each for each in known if each.partition("?")[0].rstrip("/") == prefix.rstrip("/")), prefix)
+
+
+def _caches(access: Access) -> CachePrefixes:
+    section: CachePrefixes = _section(access.settings, "cache", CachePrefixes)
+    return section
+
+
+@asynccontextmanager
+async def _client(prefix: str, access: Access) -> AsyncIterator[Client | None]:
+    if not prefix.startswith("https:"):
+        yield None
+        return
+    tls = _section(access.settings, "tls", Tls)
+    context = client_context(TlsFiles(tls.certificate, tls.key, tls.ca))
+    async with Client(context, trust=TrustPolicy(tls.roles)) as client:
+        yield client
+
+
+def _section(path: Path, name: str, kind: Any) -> Any:
+    """One table of a settings file, whatever role it is of."""
+    try:
+        table = tomllib.loads(path.read_text()).get(name)
+        if table is None:
+            raise ConfigurationError(f"{path}: has no table [{name}]")
+        return kind.model_validate(table, context={"folder": path.resolve().parent})
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"{path}: no such settings; give those of a router or verifier with --config, or a folder of `sdcp up`"
+        ) from None
+    except OSError as fault:
+        raise ConfigurationError(f"{path}: cannot be read: {fault.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError) as fault:
+        raise ConfigurationError(f"{path}: [{name}]: {str(fault).splitlines()[0]}") from None
