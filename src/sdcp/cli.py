@@ -334,8 +334,8 @@ def log_verify(
 ) -> None:
     """Audit a commit log and name its first bad record.
 
-    The digest chain is derived again from the contract and prompt in the session's manifest, or in --opening. Exit code 1 if a record is bad, or a token
-    is not what plain greedy decoding gives.
+    The digest chain is derived again from the contract and prompt in the session's manifest, or in --opening. Exit
+    code 1 if a record is bad, or a token is not what plain greedy decoding gives.
 
     \b
     Example: sdcp log verify https://127.0.0.1:7401/logs/NAME --greedy models/SmolLM2-135M-Instruct
