@@ -275,6 +275,12 @@ function operations.read(log, first, last)
   return { 'there', state[1], data }
 end
 
+-- The same, and a write, after which WAITAOF waits for every append that was read.
+function operations.read_settled(log, first, last)
+  new_version()
+  return operations.read(log, first, last)
+end
+
 -- Ages in microseconds: of objects since their last use, of logs since their last append; 0: logs stay. 'more' when
 -- there may be more to let go than one call does.
 function operations.sweep(age, retention)

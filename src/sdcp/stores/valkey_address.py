@@ -110,23 +110,35 @@ def parse_address(uri: str) -> Address:
         host=(parts.hostname or "").lower(),
         port=port,
         path=unquote(parts.path) if scheme == "unix" else "",
-        db=int(_number(shown, "the database", db)),
+        db=_whole(shown, "the database", db),
         prefix=prefix,
         user=unquote(parts.username) if parts.username else os.environ.get("SDCP_VALKEY_USER"),
         password=unquote(parts.password) if parts.password else os.environ.get("SDCP_VALKEY_PASSWORD"),
-        capacity=int(_number(shown, "capacity", options.get("capacity", "0"))),
+        capacity=_whole(shown, "capacity", options.get("capacity", "0")),
         object_ttl_s=_number(shown, "object_ttl_s", options.get("object_ttl_s", "3600")),
         log_retention_s=_number(shown, "log_retention_s", options.get("log_retention_s", str(30 * 86_400))),
-        replicas=int(_number(shown, "replicas", options.get("replicas", "0"))),
-        assume_durable=_number(shown, "assume-durable", options.get("assume-durable", "0")) == 1,
-        ca=options.get("ca"),
-        certificate=options.get("certificate"),
-        key=options.get("key"),
+        replicas=_whole(shown, "replicas", options.get("replicas", "0")),
+        assume_durable=_whole(shown, "assume-durable", options.get("assume-durable", "0")) == 1,
+        ca=_file(shown, options.get("ca")),
+        certificate=_file(shown, options.get("certificate")),
+        key=_file(shown, options.get("key")),
     )
 
 
 def _host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
+
+
+def _file(shown: str, path: str | None) -> str | None:
+    if path is not None and not os.path.isfile(path):
+        raise ConfigurationError(f"{shown}: there is no file {path}")
+    return path
+
+
+def _whole(shown: str, what: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigurationError(f"{shown}: {what} must be a whole number, 0 or above, not {text!r}")
+    return int(text)
 
 
 def _number(shown: str, what: str, text: str) -> float:

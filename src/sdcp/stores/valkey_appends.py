@@ -1,4 +1,8 @@
-"""Appends on their way to a Valkey or Redis server: those that wait at the same time travel together (D43)."""
+"""Appends on their way to a Valkey or Redis server: those that wait at the same time travel together (D43).
+
+Where replicas must have them on their disks, reads of logs travel the same way: a writer that looks for its record must
+not find what a failover would take back.
+"""
 
 from __future__ import annotations
 
@@ -102,8 +106,8 @@ class Appends:
 
 
 def covered(answers: Sequence[Any], synced: Any, replicas: int) -> list[Any]:
-    """The answers, with a fault for each append that by WAITAOF (`synced`) too few replicas have on their disks."""
+    """The answers, or faults when by WAITAOF (`synced`) too few replicas have on their disks what they rest on."""
     if not isinstance(synced, Exception) and synced[1] >= replicas:
         return list(answers)
-    late = faults.ValkeyError(f"done, but fewer than {replicas} replicas have it on their disks in time")
-    return [late if isinstance(answer, list) and answer[0] == b"done" else answer for answer in answers]
+    late = faults.ValkeyError(f"fewer than {replicas} replicas have the log on their disks in time")
+    return [answer if isinstance(answer, Exception) else late for answer in answers]

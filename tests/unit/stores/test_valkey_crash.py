@@ -120,9 +120,11 @@ async def test_an_append_counts_when_the_replicas_have_it_on_their_disks(process
         replica.signal(signal.SIGSTOP)
         with pytest.raises(StoreUnavailableError, match="fewer than 1 replicas"):
             await cache.append(ref, commit(1, 2), tag)
+        with pytest.raises(StoreUnavailableError, match="fewer than 1 replicas"):
+            await cache.read_log(ref)
+        replica.signal(signal.SIGCONT)
         found = await cache.read_log(ref)
         assert found.data == commit(1, 1) + commit(1, 2), "done all the same: its writer finds it"
-        replica.signal(signal.SIGCONT)
         await cache.append(ref, commit(1, 3), found.etag)
         await cache.close()
     finally:
