@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import sys
@@ -17,6 +18,7 @@ from sdcp.http.authority import issue
 from sdcp.http.client import Client
 from sdcp.http.tls import TlsFiles, client_context
 from sdcp.ports import ObjectMissingError, StoreUnavailableError
+from sdcp.roles.cache import MAX_DESCRIPTORS
 from sdcp.stores.remote import RemoteCache
 from sdcp.stores.sealed import AVAILABLE
 
@@ -101,6 +103,20 @@ async def test_processes_of_one_host_share_objects_without_a_setting(site: Site)
     await site.drafter.create(DATA[:1000])
     assert await site.process.counted(site.client, "put_tls_octets") == 1000
     assert await site.process.stop(signal.SIGTERM) == 0
+
+
+async def test_the_cache_takes_the_descriptors_that_it_may_have(tmp_path: Path) -> None:
+    """Each object in host memory has one, and many a system begins with 1024."""
+    async with AsyncExitStack() as stack:
+        site = Site(tmp_path, stack)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+        try:
+            await site.start()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        limits = resource.prlimit(site.process.process.pid, resource.RLIMIT_NOFILE)
+        assert limits == (min(hard, MAX_DESCRIPTORS), hard)
 
 
 @pytest.mark.decision("D40-tls")

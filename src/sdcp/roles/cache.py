@@ -10,6 +10,7 @@ Not here: keeping anything (`sdcp.stores.durable`).
 from __future__ import annotations
 
 import asyncio
+import resource
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,7 @@ from sdcp.ports import (
     StoreUnavailableError,
 )
 from sdcp.roles.cache_answers import head, name_of, part_of, whole
+from sdcp.roles.cache_levels import open_store
 from sdcp.roles.cache_objects import Objects
 from sdcp.roles.config import CacheSettings
 from sdcp.roles.host_memory import HostMemory
@@ -56,6 +58,8 @@ from sdcp.stores.store import SharedStore, Store
 MAX_APPEND = 1 << 20  # a commit record of 65 tokens has less than a thousandth of it
 MAX_LEASE = 1 << 20
 SWEEP_S = 1.0
+MAX_DESCRIPTORS = 1 << 16
+LISTED_S = 10.0  # how long a start waits for the network level to be listed; what is not known then is 503 until it is
 _UNKNOWN_SIZE = 1 << 63  # of a log that has lost octets: no part of it is its end
 
 _PROBLEMS: dict[type[BaseException], type[ProblemError]] = {
@@ -70,13 +74,8 @@ _PROBLEMS: dict[type[BaseException], type[ProblemError]] = {
 async def make(context: Context[CacheSettings]) -> CacheRole:
     """Open the store of the settings. Raises ConfigurationError."""
     settings = context.settings
-    store = DurableStore(
-        settings.store.directory,
-        memory_bytes=settings.store.memory_bytes,
-        disk_bytes=settings.store.disk_bytes,
-        sync_objects=settings.store.sync_objects,
-        log_retention_s=settings.store.log_retention_s,
-    )
+    _permit_descriptors()
+    store = await open_store(context)
     return CacheRole(
         store,
         context.metrics,
@@ -84,6 +83,14 @@ async def make(context: Context[CacheSettings]) -> CacheRole:
         body_bytes=settings.limits.body_bytes,
         host_memory=settings.store.directory / "host-memory" if settings.store.host_memory else None,
     )
+
+
+def _permit_descriptors() -> None:
+    """Take the descriptors that the system permits: each object in host memory and each connection has one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class CacheRole:
@@ -133,14 +140,19 @@ class CacheRole:
                 "POST host-memory": self._give_ticket,
             },
         )
+        by_level = {f"{level}_{name}" for level, figures in store.level_figures().items() for name in figures}
         for figure in store.figures():
-            metrics.watch(f"store_{figure}", partial(self._figure, figure))
+            if figure not in by_level:
+                metrics.watch(f"store_{figure}", partial(self._figure, figure))
+        metrics.watch_levels(store.level_figures)
 
     async def start(self, base_uri: str) -> None:
-        """Begin to let expired leases and old logs go."""
+        """Begin to let expired leases and old logs go; wait, for a time, until all objects are known."""
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
         if self._host_memory is not None:
             self._host_memory.start()
+        if isinstance(self._store, DurableStore):
+            await self._store.settle(LISTED_S)
 
     async def handle(self, request: Request) -> Response:
         """Answer one request. Raises ProblemError."""
