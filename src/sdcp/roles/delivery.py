@@ -32,6 +32,7 @@ SUBMIT_S = 150.0  # the router answers when a verifier has computed the prompt
 WAIT_S = 5  # of one long poll: a verifier that vanished without a word is noticed that soon
 GRACE_S = 3.0
 PAUSE_S = 0.1
+WITHDRAW_PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # between tries to withdraw a request
 STILL_S = 4.0  # without a token, before the router is asked whether the verifier still is the right one
 UNATTENDED_S = 15.0  # without a token, before a request that the router has lost is given up
 
@@ -112,6 +113,8 @@ class FrontEnd:
                 location = await self._submit(router, request)
                 if location is not None:
                     break
+                self._spawn(self._withdraw(router, request.request))  # it may have taken it, and go on with it (D45)
+                router = ""
             else:
                 raise Overloaded("No router answers; try again later.")
             reading = _Reading(
@@ -145,11 +148,21 @@ class FrontEnd:
         return None
 
     async def _withdraw(self, router: str, request: bytes) -> None:
-        try:
-            target = url(router, "requests/{id}", encode_id(request))
-            await self._peers.tell("DELETE", target, role=ROUTER, deadline_s=10.0)
-        except (RefusedError, UnansweredError) as fault:
-            logger.info("a request could not be withdrawn: %s", fault)
+        """Withdraw it, for some seconds: a router that is just starting again would take the session up (D45)."""
+        target = url(router, "requests/{id}", encode_id(request))
+        for pause_s in (*WITHDRAW_PAUSES_S, None):
+            try:
+                await self._peers.tell("DELETE", target, role=ROUTER, deadline_s=10.0)
+                return
+            except RefusedError as refusal:
+                fault: Exception = refusal
+                if refusal.error.status != 503:
+                    break
+            except UnansweredError as silence:
+                fault = silence
+            if pause_s is not None:
+                await self._sleep(pause_s)
+        logger.info("a request could not be withdrawn: %s", fault)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Of its own, because whoever reads may have been cancelled."""

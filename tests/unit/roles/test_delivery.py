@@ -320,3 +320,44 @@ _ANSWERS: dict[str, Callable[[_World, int], Any]] = {
     "moved": _World.moved,
     "end": _World.end,
 }
+
+
+class Restarting(Peers):
+    """A router that is away for a while, as far as withdrawals go."""
+
+    def __init__(self, *answers: Any, faults: tuple[Exception, ...]) -> None:
+        super().__init__(*answers)
+        self._faults = list(faults)
+
+    async def tell(self, method: str, url: str, *_: Any, **options: Any) -> None:
+        await super().tell(method, url)
+        if self._faults:
+            raise self._faults.pop(0)
+
+
+@pytest.mark.decision("D34", "D45")
+@pytest.mark.parametrize(
+    ("faults", "tries"),
+    [
+        ((LOST, RefusedError(errors.Overloaded("starting"))), 3),
+        ((RefusedError(errors.UnknownResource("not here")),), 1),
+        ((LOST,) * 9, 5),
+    ],
+)
+async def test_a_router_that_is_just_starting_again_is_told_of_a_withdrawal(
+    faults: tuple[Exception, ...], tries: int
+) -> None:
+    peers = Restarting(at(V1), output(0, 3), faults=faults)
+    front_end = FrontEnd(peers, (R1,), None, sleep=no_sleep)  # type: ignore[arg-type]
+    async with aclosing(front_end.generate(WANTED)) as deliveries:
+        await anext(deliveries)
+    await front_end.settle()
+    assert len(peers.told) == tries
+
+
+@pytest.mark.decision("D34", "D45")
+async def test_a_router_that_did_not_answer_is_told_that_another_one_has_the_request() -> None:
+    peers = Peers(LOST, LOST, at(V1), last(0))
+    assert tokens_of(await read(peers)) == TOKENS
+    ((method, target),) = peers.told
+    assert (method, target.startswith(R1)) == ("DELETE", True)
