@@ -199,7 +199,7 @@ async def test_logs_are_for_routers_and_verifiers_only(cache):
     for who in ("drafter", "front-end", "cache"):
         assert (await cache.ask(who, "PATCH", "logs/t", CBOR_SEQ, FIRST, body=fence(1))).status == 403
         assert (await cache.ask(who, "GET", "logs/s")).status == 403
-    assert (await cache.ask("cache", "GET", "objects/a")).status == 403
+    assert (await cache.ask("cache", "PUT", "leases/l", body=b"")).status == 403
 
 
 @pytest.fixture

@@ -80,16 +80,16 @@ ROUTER_RESOURCES = (
 )
 _EVERYBODY = ROLES - {CACHE}
 CACHE_RESOURCES = (
-    Resource("PUT objects/{name}", _EVERYBODY, takes=(ANY,)),
-    Resource("GET objects/{name}", _EVERYBODY, gives=OCTETS),
-    Resource("DELETE objects/{name}", _EVERYBODY),  # its creator or a router: the handler knows who made it
+    Resource("PUT objects/{name}", ROLES, takes=(ANY,)),
+    Resource("GET objects/{name}", ROLES, gives=OCTETS),
+    Resource("DELETE objects/{name}", ROLES),  # its creator or a router: the handler knows who made it
     Resource("PATCH logs/{name}", _allowed(ROUTER, VERIFIER), takes=(CBOR_SEQ,)),
     Resource("GET logs/{name}", _allowed(ROUTER, VERIFIER), gives=CBOR_SEQ),
     Resource("PUT leases/{lease}", _EVERYBODY, Lease, takes=(CBOR, SDCP_CBOR)),
     Resource("DELETE leases/{lease}", _EVERYBODY),
     Resource("POST host-memory", _EVERYBODY, takes=(ANY,), gives=CBOR),  # a ticket for a process of the same host (D40)
-    # Names that a router does not know yet: after a restart (D45), or for an operator.
-    Resource("GET objects", _allowed(ROUTER), gives=CBOR),
+    # Names that a router does not know yet: after a restart (D45), or for an operator; a cache above lists its own.
+    Resource("GET objects", _allowed(ROUTER, CACHE), gives=CBOR),
     Resource("GET logs", _allowed(ROUTER), gives=CBOR),
     Resource("GET leases", _allowed(ROUTER), gives=CBOR),
 )

@@ -294,11 +294,20 @@ class Instance(Section):
 
 
 class Store(Section):
-    """`[store]`: the two levels of a cache."""
+    """`[store]`: the levels of a cache (D41)."""
 
     directory: FilePath = Field(description="Folder of the durable level.")
-    memory_bytes: int = Field(256 << 20, ge=0, description="Octets of objects kept in memory.")
+    memory_bytes: int = Field(256 << 20, ge=0, description="Octets of objects kept in the process's memory.")
+    host_bytes: int = Field(
+        512 << 20, ge=0, description="Octets of objects kept in memory that processes of this host share (D40)."
+    )
     disk_bytes: int = Field(8 << 30, ge=1 << 16, description="Octets of objects and logs on disk.")
+    network: str | None = Field(
+        None,
+        description="URI of a cache under the disk, for this cache alone (D41), as in `[cache] prefixes`: "
+        "for example s3://bucket/cache-1. Absent: none.",
+    )
+    network_bytes: int | None = Field(None, ge=1, description="Octets of objects kept there. Absent: no limit.")
     host_memory: bool = Field(
         True, description="Share objects with processes of this host and user as sealed memory (D40, Linux)."
     )

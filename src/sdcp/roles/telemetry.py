@@ -6,15 +6,29 @@ round or request (draft, write, verdict, score, append, …); its seconds go int
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # From a hop on loopback to a long prompt.
 _BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 4.0, 16.0)
+
+_STORE_FIGURES = {
+    "limit": (GaugeMetricFamily, "Octets that the level may hold; -1: no limit."),
+    "octets": (GaugeMetricFamily, "Octets of objects in the level."),
+    "objects": (GaugeMetricFamily, "Objects in the level."),
+    "leased_octets": (GaugeMetricFamily, "Octets of objects in the level that a lease holds."),
+    "hits": (CounterMetricFamily, "Reads that found the object here."),
+    "misses": (CounterMetricFamily, "Reads that had to go on to a lower level."),
+    "evictions": (CounterMetricFamily, "Objects whose last copy went from here."),
+    "demotions": (CounterMetricFamily, "Copies that left for a lower level."),
+    "promotions": (CounterMetricFamily, "Copies that came up because they were used."),
+}
 
 
 class Metrics:
@@ -48,9 +62,29 @@ class Metrics:
         """Show `read()` whenever somebody looks."""
         self._levels.labels(level).set_function(read)
 
+    def watch_levels(self, read: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
+        """Show `read()`, the figures of a store by level (`Store.level_figures`), whenever somebody looks."""
+        self._registry.register(_StoreLevels(read))
+
     def render(self) -> bytes:
         """Return everything in the text format."""
         return bytes(generate_latest(self._registry))
+
+
+class _StoreLevels(Collector):
+    """`sdcp_store_<figure>{level="memory"}` and so on."""
+
+    def __init__(self, read: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        levels = self._read()
+        for name, (kind, what) in _STORE_FIGURES.items():
+            family = kind(f"sdcp_store_{name}", what, labels=["level"])
+            for level, figures in levels.items():
+                if name in figures:
+                    family.add_metric([level], figures[name])
+            yield family
 
 
 class Timing:

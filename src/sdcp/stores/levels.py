@@ -218,9 +218,17 @@ class Levels:
         evicted, octets = _first(unleased, octets, self._size)
         return None if octets > 0 else (copies, evicted)
 
-    def to_free_network(self, octets: int) -> list[str] | None:
-        """Names of which the network's copy may go: there is one on disk, or no lease. None: not so much to free."""
-        free = (name for name in self.network if name in self.disk or not self.table.is_leased(name))
+    def to_free_network(self, octets: int, coming: str) -> list[str] | None:
+        """Names of objects in the network that may go for one that comes; None: there is not so much to free.
+
+        Nothing leased; and what was used later than it only if it is leased.
+        """
+        leased = self.table.is_leased(coming)
+        free = (
+            name
+            for name in self.network
+            if not self.table.is_leased(name) and (leased or self.table.was_used_before(name, coming))
+        )
         names, octets = _first(free, octets, self._size)
         return None if octets > 0 else names
 

@@ -2,7 +2,7 @@
 
 The disk is *uneasy* when more than HIGH of it is taken by logs and by objects that lie nowhere below; then the least
 recently used of them are copied down, until it is at LOW. The copies on disk stay until their room is needed. When the
-network is full, what is unleased and used longest ago is evicted there, for good unless the disk has it too.
+network is full, what is unleased and used longest ago is evicted, unless it was used later than what would come.
 
 Not here: the task that does it (`sdcp.stores.levels_mover`), and what is asked over the wire (`levels_network`).
 """
@@ -141,7 +141,7 @@ class Below:
             self._moving_down = self._is_uneasy(LOW if self._moving_down else HIGH)
             if not self._moving_down:
                 return []
-            chosen = self._levels.to_move_to_network(self._stays_up, most, octets)
+            chosen = self._levels.to_move_to_network(self._stays_up, most, min(octets, self._beyond(LOW)))
             self._room.moving.update(info.name for info in chosen)
         return chosen
 
@@ -151,15 +151,15 @@ class Below:
         with self._lock:
             used = network.size + network.coming + self.mover.doomed_octets
             over = 0 if network.limit is None else used + info.size - network.limit
-            names = self._levels.to_free_network(over)
+            if self._table.look(info.name) != info:
+                return []
+            names = self._levels.to_free_network(over, info.name)
             if names is None:
                 return None
             gone = [each for name in names if (each := self._table.look(name)) is not None]
             for each in gone:
-                if each.name in self._levels.disk:
-                    self._levels.drop_from_network(each.name)
-                else:
-                    self._room.evict(each, network)
+                if self._room.evict(each, network):
+                    self._room.threads.submit(self._room.files.remove, each)
             self._coming[info] = None
             network.coming += info.size
         return gone
@@ -206,6 +206,10 @@ class Below:
         )
 
     def _is_uneasy(self, share: float) -> bool:
+        return self._beyond(share) > 0
+
+    def _beyond(self, share: float) -> int:
+        """Octets that lie nowhere below, beyond a share of the disk or beyond what leaves room for who waits."""
         taken = self._levels.only_on_disk.size + self._levels.disk.coming + self._room.beside()
         limit = self._levels.disk.limit or 0
-        return taken > limit * share or taken + self._wanted > limit
+        return taken - min(int(limit * share), limit - self._wanted)

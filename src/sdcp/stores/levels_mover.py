@@ -63,6 +63,10 @@ class Movable(Protocol):
         ...
 
 
+class _NoRoomError(Exception):
+    """What the network level holds is leased, up to its limit."""
+
+
 class Mover:
     """The task over one `NetworkLevel`. Made on the event loop that it runs on."""
 
@@ -134,6 +138,8 @@ class Mover:
                 if not self.listed:
                     await self._list()
                 await self._move_all()
+        except _NoRoomError:
+            log.info("the network level is full, and what it holds is leased: nothing moves down")
         except (StoreUnavailableError, StoreFullError) as fault:
             pause = _PAUSES_S[min(self._failures, len(_PAUSES_S) - 1)]
             self._failures += 1
@@ -183,7 +189,7 @@ class Mover:
     async def _make_room(self, info: ObjectInfo) -> None:
         gone = self._above.make_network_room(info)
         if gone is None:
-            raise StoreFullError("it is full, and what it holds is leased")
+            raise _NoRoomError
         for each in gone:
             self._doomed[each] = None
         await self._remove_doomed()

@@ -26,6 +26,9 @@ _HEAD = struct.Struct(">8sQQHH")  # magic, version, size, owner's length, name's
 _MAGIC = b"SDCPNET1"
 _DIGEST_SIZE = 32
 _PAGE = 1000
+_SLOWEST = 8 << 20  # octets per second
+KEEPING = ("s3", "valkey", "valkeys", "redis", "rediss", "unix")
+"""Schemes of URIs of caches that evict nothing by themselves."""
 log = logging.getLogger("sdcp.stores")
 
 
@@ -68,7 +71,7 @@ class CacheLevel:
     def __init__(
         self, cache: Cache, *, keeps: bool, deadline_s: float = 10.0, close: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """`deadline_s` for each call. `close` is awaited at the end."""
+        """`deadline_s` for each call, and more for large objects. `close` is awaited at the end."""
         self._cache = cache
         self._keeps = keeps
         self._deadline_s = deadline_s
@@ -125,13 +128,12 @@ class CacheLevel:
     @asynccontextmanager
     async def _in_time(self, info: ObjectInfo | None) -> AsyncIterator[None]:
         what = "its listing" if info is None else f"object {info.name!r}"
+        seconds = self._deadline_s + (0 if info is None else info.size / _SLOWEST)
         try:
-            async with asyncio.timeout(self._deadline_s):
+            async with asyncio.timeout(seconds):
                 yield
         except TimeoutError:
-            raise StoreUnavailableError(
-                f"the network level did not answer for {what} within {self._deadline_s:g} s"
-            ) from None
+            raise StoreUnavailableError(f"the network level did not answer for {what} within {seconds:.3g} s") from None
 
 
 # -- names and envelopes -----------------------------------------------------------------------------------------------

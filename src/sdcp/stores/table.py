@@ -11,6 +11,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from sdcp.errors import Conflict, Forbidden
 from sdcp.ports import Entry, ObjectMissingError
@@ -19,10 +20,11 @@ from sdcp.stores.store import ObjectInfo
 
 @dataclass(slots=True)
 class _Object:
-    """An object in the table: when it was put, and how many leases hold it."""
+    """An object in the table: when it was put, its last use, which is a number that rises, and its leases."""
 
     info: ObjectInfo
     since: float
+    used: int
     leases: int = 0
 
 
@@ -44,6 +46,7 @@ class Table:
         self.leased_size = 0
         self.leases: dict[str, Held] = {}
         self._objects: OrderedDict[str, _Object] = OrderedDict()
+        self._uses = count(1)
         self._ends: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
@@ -62,11 +65,12 @@ class Table:
         if entry is None:
             raise ObjectMissingError(f"there is no object {name!r}, or it was evicted")
         self._objects.move_to_end(name)
+        entry.used = next(self._uses)
         return entry.info
 
     def add(self, info: ObjectInfo, now: float) -> None:
         """Enter a new object, put at `now`, most recently used."""
-        self._objects[info.name] = _Object(info, now)
+        self._objects[info.name] = _Object(info, now, next(self._uses))
         self.size += info.size
 
     def remove(self, name: str) -> ObjectInfo:
@@ -91,8 +95,13 @@ class Table:
 
     def add_oldest(self, info: ObjectInfo, since: float) -> None:
         """Enter an object as the least recently used."""
-        self.add(info, since)
+        self._objects[info.name] = _Object(info, since, 0)
         self._objects.move_to_end(info.name, last=False)
+        self.size += info.size
+
+    def was_used_before(self, name: str, other: str) -> bool:
+        """Whether the last use of an object was before the last use of the other; both are in the table."""
+        return self._objects[name].used < self._objects[other].used
 
     def is_leased(self, name: str) -> bool:
         """Whether a lease holds the object."""
