@@ -24,57 +24,26 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from array import array
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from zlib import crc32
 
 from sdcp.ports import LogDamagedError, LogMovedError, StoreFullError, StoreUnavailableError
 from sdcp.stores.frames import Found, Frame, Hole, encode_frame
+from sdcp.stores.log_index import LogIndex, place_of, segment_of
 from sdcp.stores.records import NO_RECORDS, advance
-from sdcp.stores.segments import DISK_FULL, Segment, Segments, Sizes, log
+from sdcp.stores.segment import DISK_FULL, Segment, log
+from sdcp.stores.segments import Segments, Sizes
 from sdcp.stores.store import LogState
 
 RUN_SHIFT = 40
 """A version is the number of the segment that this run began with, then 40 bits counted in the run."""
 _BATCH = 256  # appends that share a sync at most, so that the first of them does not wait for a crowd
-_OFFSET_BITS = 40
 _FIRST_EPOCH = 1  # a session's log begins with it, one that is taken over is fenced above it (6.8, 6.9)
 MakeRoom = Callable[[int, bool], bool]
-
-
-@dataclass(slots=True)
-class _Index:
-    """Where the appends of a log lie: per append its offset in the log, its place (segment, offset) and CRC."""
-
-    state: LogState
-    starts: array[int] = field(default_factory=lambda: array("Q"))
-    places: array[int] = field(default_factory=lambda: array("Q"))
-    crcs: array[int] = field(default_factory=lambda: array("I"))
-    damage: str | None = None
-    intact: int = 0  # when there is damage: octets that precede it
-
-    @property
-    def first_segment(self) -> int:
-        """The segment of the first append."""
-        return self.places[0] >> _OFFSET_BITS
-
-    @property
-    def last_segment(self) -> int:
-        """The segment of the last append."""
-        return self.places[-1] >> _OFFSET_BITS
-
-    def add(self, frame: Frame, segment: int, payload: int, crc: int) -> None:
-        """Enter an append; the state goes last, since readers go by it."""
-        self.crcs.append(crc)
-        self.places.append(segment << _OFFSET_BITS | payload)
-        self.starts.append(frame.start)
-        self.state = frame.state
 
 
 @dataclass(slots=True)
@@ -105,7 +74,7 @@ class Journal:
 
         Raises ConfigurationError when the files are not those of one journal.
         """
-        self._logs: dict[str, _Index] = {}
+        self._logs: dict[str, LogIndex] = {}
         self._damaged: set[str] = set()
         self._holes: list[tuple[int, str]] = []  # place and description of each, in order
         self._segments = Segments(folder, sizes or Sizes())
@@ -156,26 +125,11 @@ class Journal:
         index = self._logs.get(name)
         if index is None:
             return b"", self.state(name)
-        state = index.state
-        end = index.intact if index.damage else state.size
-        data = self._octets(name, index, start, end if stop is None else min(stop, end), end)
-        if index.damage:  # perhaps found just now
+        data, state = index.read(start, stop, self._segments.get)
+        if index.damage:
+            self._damaged.add(name)  # perhaps found just now
             raise LogDamagedError(index.damage, index.intact, data)
         return data, state
-
-    def _octets(self, name: str, index: _Index, start: int, stop: int, size: int) -> bytes:
-        """Octets `start` to `stop` of the first `size`; fewer when damage is found, which is noted in the index."""
-        pieces: list[bytes] = []
-        at = max(0, bisect_right(index.starts, start) - 1)
-        base = covered = index.starts[at]
-        while covered < stop:
-            end = min(index.starts[at + 1], size) if at + 1 < len(index.starts) else size
-            payload = self._payload(name, index, at, end - covered)
-            if payload is None:
-                break
-            pieces.append(payload)
-            covered, at = end, at + 1
-        return b"".join(pieces)[max(0, start - base) : max(start, stop) - base]
 
     def names(self) -> list[str]:
         """Names of all logs, also of those that are refused."""
@@ -207,60 +161,33 @@ class Journal:
         if index is None and frame.start and self._segments.first > 1 and not self._holes:
             return  # its beginning was forgotten, so it was; lost it cannot be, since there is no hole before it
         if index is None or not frame.start:  # also when it was forgotten and then begun anew
-            index = self._logs[frame.name] = _Index(frame.state)
+            index = self._logs[frame.name] = LogIndex(frame.name, frame.state)
             self._damaged.discard(frame.name)
             expected = 0
         else:
             expected = index.state.size
         index.add(frame, segment.number, found.payload, found.crc)
+        where = f"at octet {found.payload} of {segment.path}"
         if frame.start != expected:
-            self._damage(
-                frame.name, index, expected, f"what follows is missing before octet {found.payload} of {segment.path}"
-            )
+            self._note_damage(index, expected, f"what comes {where} does not follow it")
         elif not found.intact:
-            self._damage(
-                frame.name, index, frame.start, f"what follows is damaged at octet {found.payload} of {segment.path}"
-            )
+            self._note_damage(index, expected, f"what follows is damaged {where}")
 
     def _lost(self, path: Path, number: int, hole: Hole) -> None:
         what = f"octets {hole.start} to {hole.stop} of {path} cannot be read, and they were acknowledged"
         log.error("%s: restore the file from a copy", what)
-        self._holes.append((number << _OFFSET_BITS | hole.start, what))
+        self._holes.append((place_of(number, hole.start), what))
 
     def _suspect_logs(self) -> None:
         """After the start: a log without a frame after the last hole may have gone on in one."""
-        for name, index in self._logs.items():
-            after = next((what for place, what in self._holes if place > index.places[-1]), None)
-            if after is not None and not index.damage:
-                self._damage(name, index, index.state.size, f"it may have gone on where {after}")
+        for index in self._logs.values():
+            hole = next((what for place, what in self._holes if place > index.places[-1]), None)
+            if hole is not None:
+                self._note_damage(index, index.state.size, f"it may have gone on where {hole}")
 
-    def _payload(self, name: str, index: _Index, at: int, size: int) -> bytes | None:
-        """The octets of one append; None when they are damaged, which is noted in the index."""
-        place = index.places[at]
-        segment = self._segments.get(place >> _OFFSET_BITS)
-        if segment is None:
-            raise StoreUnavailableError(f"log {name!r} was forgotten while it was being read")
-        try:
-            octets = segment.read(place & (1 << _OFFSET_BITS) - 1, size)
-        except OSError as fault:
-            raise StoreUnavailableError(f"log {name!r} cannot be read: {fault.strerror}") from None
-        if crc32(octets) != index.crcs[at]:
-            offset = place & (1 << _OFFSET_BITS) - 1
-            self._damage(name, index, index.starts[at], f"what follows is damaged at octet {offset} of {segment.path}")
-            return None
-        return octets
-
-    def _damage(self, name: str, index: _Index, intact: int, what: str) -> None:
-        """Note the first damage of a log, behind `intact` octets."""
-        if index.damage and index.intact <= intact:
-            return
-        index.intact = intact
-        index.damage = (
-            f"log {name!r} is intact up to octet {intact}; {what}; "
-            "until the file is restored from a copy its intact octets are read and nothing is appended"
-        )
-        self._damaged.add(name)
-        log.error("%s", index.damage)
+    def _note_damage(self, index: LogIndex, intact: int, what: str) -> None:
+        index.note_damage(intact, what)
+        self._damaged.add(index.name)
 
     # -- the writing thread -------------------------------------------------------------------------------------------
 
@@ -330,7 +257,7 @@ class Journal:
             log.critical("%s", self._failure)
             return StoreUnavailableError(self._failure)
         for frame, octets, payload, crc in encoded:
-            index = self._logs.get(frame.name) or _Index(frame.state)
+            index = self._logs.get(frame.name) or LogIndex(frame.name, frame.state)
             index.add(frame, segment.number, at + payload, crc)
             self._logs[frame.name] = index
             at += len(octets)
@@ -345,7 +272,7 @@ class Journal:
         for name in old:
             self.octets -= self._logs.pop(name).state.size
             self._damaged.discard(name)
-        self._holes = [hole for hole in self._holes if hole[0] >> _OFFSET_BITS > last]
+        self._holes = [hole for hole in self._holes if segment_of(hole[0]) > last]
         needed = min((index.first_segment for index in self._logs.values()), default=last + 1)
         try:
             self._segments.forget(min(last, needed - 1))

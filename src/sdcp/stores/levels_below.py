@@ -16,7 +16,7 @@ from sdcp.ports import ObjectMissingError
 from sdcp.stores.levels_mover import Mover
 from sdcp.stores.levels_network import NetworkLevel
 from sdcp.stores.levels_room import Room
-from sdcp.stores.segments import log
+from sdcp.stores.segment import log
 from sdcp.stores.store import ObjectInfo
 
 HIGH, LOW = 7 / 8, 3 / 4

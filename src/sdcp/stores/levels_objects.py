@@ -22,7 +22,7 @@ from sdcp.ports import ObjectMissingError, StoreFullError, StoreUnavailableError
 from sdcp.stores.levels_below import Below
 from sdcp.stores.levels_room import Octets, Room
 from sdcp.stores.sealed import Sealed
-from sdcp.stores.segments import log
+from sdcp.stores.segment import log
 from sdcp.stores.store import ObjectInfo
 
 P = ParamSpec("P")

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 from sdcp.ports import StoreFullError, StoreUnavailableError
 from sdcp.stores.levels import Level, Levels
 from sdcp.stores.object_files import ObjectFiles
-from sdcp.stores.segments import DISK_FULL, log
+from sdcp.stores.segment import DISK_FULL, log
 from sdcp.stores.store import ObjectInfo
 
 Octets: TypeAlias = bytes | memoryview

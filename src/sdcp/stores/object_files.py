@@ -21,7 +21,7 @@ from zlib import crc32
 
 from sdcp.errors import MalformedBody
 from sdcp.messages.lease import Lease
-from sdcp.stores.segments import log, sync_folder
+from sdcp.stores.segment import log, sync_folder
 from sdcp.stores.store import ObjectInfo
 from sdcp.stores.table import Held
 from sdcp.wire import cbor

@@ -1,20 +1,17 @@
-"""The files of the journal: segments that grow at their end, and the mark of what is durable.
+"""The files of the journal: segments one after another, and the mark of what is durable.
 
-A segment takes room in advance (`posix_fallocate`), so that a full disk shows before anything is written, and so that
-`fdatasync` need not write the file's size each time. When it is full it is cut to its frames and never written again.
 The *mark* is a small file that says how far the newest segment is durable. It is written after each sync and is not
 synced itself: when the process is killed it is exact, after a power cut it may be behind, and it is never ahead. The
 file `first` says which segment is the oldest that counts; it is synced before older ones are removed. The head of each
 segment says which segment came before it and where that one ended: so what a file has lost at its end, or a file that
 is gone, is a hole like any other. A file with a hole is never written again: it may be restored from a copy.
 
-Not here: what frames mean (`sdcp.stores.frames`), and which thread does this (`sdcp.stores.journal`).
+Not here: one segment's file (`sdcp.stores.segment`), what frames mean (`sdcp.stores.frames`), and which thread does
+this (`sdcp.stores.journal`).
 """
 
 from __future__ import annotations
 
-import errno
-import logging
 import mmap
 import os
 import struct
@@ -25,11 +22,10 @@ from zlib import crc32
 
 from sdcp.errors import ConfigurationError
 from sdcp.stores.frames import HEAD_SIZE, Found, Head, Hole, Scan, decode_head, encode_head
+from sdcp.stores.segment import Segment, log, sync_folder, write_synced
 
 _MARK = struct.Struct(">QQI")
 _SUFFIX = ".journal"
-DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-log = logging.getLogger("sdcp.stores")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,54 +34,6 @@ class Sizes:
 
     segment: int = 64 << 20
     ahead: int = 4 << 20
-
-
-class Segment:
-    """One file. `end` is where the next frame goes, `durable` how far it is synced, `room` how far the file reaches."""
-
-    def __init__(self, path: Path, number: int, end: int) -> None:
-        self.number = number
-        self.path = path
-        self.end = self.durable = self.room = end
-        # A file object, which whoever reads keeps open: a segment may be forgotten meanwhile.
-        self._file = path.open("r+b", buffering=0)
-        self._fd = self._file.fileno()
-
-    @property
-    def last_written(self) -> float:
-        """When it was written last, in seconds since the epoch."""
-        return os.fstat(self._fd).st_mtime
-
-    def take_room(self, octets: int, ahead: int) -> None:
-        """Make sure that `octets` more can be written. Raises OSError (ENOSPC); nothing is changed then."""
-        missing = self.end + octets - self.room
-        if missing > 0:
-            missing = max(missing, ahead)
-            os.posix_fallocate(self._fd, self.room, missing)
-            self.room += missing
-
-    def write(self, octets: bytes) -> None:
-        """Write at the end and sync. After an OSError nobody knows what is on disk: write no more."""
-        view, at = memoryview(octets), self.end
-        while view:
-            written = os.pwrite(self._fd, view, at)
-            view, at = view[written:], at + written
-        os.fdatasync(self._fd)
-        self.end = self.durable = at
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Octets of the file; fewer when it is too short."""
-        return os.pread(self._fd, size, offset)
-
-    def seal(self) -> None:
-        """Give back the room beyond the end, for good."""
-        os.ftruncate(self._fd, self.end)
-        os.fsync(self._fd)
-        self.room = self.end
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 Take = Callable[[Segment, Found], None]
@@ -315,24 +263,6 @@ def _opened_mark(path: Path) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def write_synced(path: Path, octets: bytes | memoryview) -> None:
-    """Write a new file and sync it; its name is durable after `sync_folder`."""
-    with open(path, "wb", buffering=0) as file:
-        view = memoryview(octets)
-        while view:
-            view = view[file.write(view) :]
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in `folder` durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _mapped(path: Path) -> bytes | mmap.mmap:

@@ -17,7 +17,8 @@ from sdcp.errors import ConfigurationError
 from sdcp.ports import LogDamagedError, LogFencedError, LogMovedError, StoreFullError, StoreUnavailableError
 from sdcp.stores.frames import HEAD_SIZE, Frame, Head, Hole, Scan, encode_frame, encode_head
 from sdcp.stores.journal import Journal
-from sdcp.stores.segments import Segment, Sizes
+from sdcp.stores.segment import Segment
+from sdcp.stores.segments import Sizes
 from sdcp.stores.store import LogState
 from tests.unit.stores.samples import commit, fence
 
