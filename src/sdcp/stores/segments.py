@@ -80,7 +80,7 @@ class Segments:
         marked, mark = self._read_mark()
         heads = {number: self._read_head(number) for number in numbers}
         ends = {head.previous: head.previous_end for head in heads.values() if head is not None}
-        if marked >= self.first:
+        if marked >= self.first and mark > HEAD_SIZE:
             ends.setdefault(marked, mark)
         last = max(numbers, default=0)
         for number in sorted({*numbers, *(number for number in ends if number >= self.first)}):
@@ -91,7 +91,7 @@ class Segments:
             else:
                 self._check_follows(number, heads[number])
                 self._recover_one(number, ends.get(number), number == last, take, lost)
-        self._begin(max(last, *ends, 0) + 1)
+        self._begin(max(last, marked, *ends) + 1)
         self._remove_unused()
 
     def growth(self, octets: int, ahead: int) -> int:
@@ -115,8 +115,7 @@ class Segments:
         """Write a batch of frames into the newest segment, durably."""
         self.newest.write(octets)
         self._last_used, self._last_end = self.newest.number, self.newest.end
-        fields = _MARK.pack(self.newest.number, self.newest.durable, 0)[:-4]
-        os.pwrite(self._mark, fields + struct.pack(">I", crc32(fields)), 0)
+        self._write_mark()
 
     def written_before(self, time: float) -> int:
         """The last of the oldest segments that were all written before `time`; 0: not even the oldest was."""
@@ -225,6 +224,7 @@ class Segments:
             path.unlink(missing_ok=True)  # the segment before it may still be written, so it must stay the last
             raise
         self.newest = self._by_number[number] = Segment(path, number, HEAD_SIZE)
+        self._write_mark()  # so that its number is known to be taken even if the file is lost before an append
 
     def _remove_unused(self) -> None:
         """Remove segments without frames, which starts without appends leave; never the newest, whose number counts."""
@@ -233,6 +233,10 @@ class Segments:
                 segment.close()
                 segment.path.unlink()
                 del self._by_number[number]
+
+    def _write_mark(self) -> None:
+        fields = _MARK.pack(self.newest.number, self.newest.durable, 0)[:-4]
+        os.pwrite(self._mark, fields + struct.pack(">I", crc32(fields)), 0)
 
     def _read_mark(self) -> tuple[int, int]:
         octets = os.pread(self._mark, _MARK.size, 0)

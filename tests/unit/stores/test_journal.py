@@ -81,6 +81,21 @@ async def test_versions_rise_over_restarts_whether_or_not_anything_was_appended(
     assert len(segments(tmp_path)) <= 4, "starts without appends leave no segments behind"
 
 
+async def test_versions_rise_although_the_newest_file_is_lost(tmp_path):
+    """Objects take versions of a run, too, so a number counts as taken before anything is appended."""
+    journal = Journal(tmp_path)
+    whole = await fill(journal, "s", 2)
+    journal.close()
+    seen = []
+    for _ in range(3):
+        journal = Journal(tmp_path)
+        seen.append(next(journal.versions))
+        assert journal.read("s", 0, None)[0] == whole
+        journal.close()
+        segments(tmp_path)[-1].unlink()
+    assert seen == sorted(set(seen))
+
+
 async def test_appends_that_wait_share_a_sync(tmp_path, monkeypatch):
     journal = Journal(tmp_path)
     gate, entered = threading.Event(), threading.Event()

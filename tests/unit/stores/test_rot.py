@@ -138,7 +138,7 @@ class Case:
 
 async def _fill(journal: Journal) -> dict[str, bytes]:
     logs = dict.fromkeys("st", b"")
-    for number in range(4):
+    for number in range(3):
         for name in logs:
             state = journal.state(name)
             await journal.append(name, commit(1, number, 0), state.version if state else None)
@@ -149,7 +149,7 @@ async def _fill(journal: Journal) -> dict[str, bytes]:
 @pytest.fixture
 def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
     monkeypatch.setattr(os, "fsync", lambda _: None)  # thousands of starts: what is on the disk is not the question
-    journal = Journal(tmp_path / "filled", sizes=Sizes(segment=540, ahead=16))
+    journal = Journal(tmp_path / "filled", sizes=Sizes(segment=400, ahead=16))
     logs = asyncio.run(_fill(journal))
     files = {path.name: path.read_bytes() for path in (tmp_path / "filled").iterdir()}  # as a kill leaves them
     journal.close()
