@@ -118,6 +118,7 @@ class RoutingSession:
         self._equipment = equipment
         self._lease = f"{encode_id(self.machine.session)}-{secrets.token_hex(8)}"
         self._objects = list(objects)
+        self._inherited = list(objects)  # an earlier life's lease may still be on them at the end
         self._kv: str | None = None  # what the last open referred to
         self._kv_leased = False
         self._kv_left: set[str] = set()  # to delete once more when no verifier's lease is on them any longer
@@ -174,6 +175,10 @@ class RoutingSession:
             left, self._kv_left = self._kv_left, set()
             for ref in left:
                 await self._delete_kv(ref)
+            inherited, self._inherited = self._inherited, []
+            for ref in inherited:
+                with suppress(*CACHE_FAULTS):
+                    await cache.delete(ref)
 
     async def settled(self) -> None:
         """Wait until nothing is under way."""
@@ -318,6 +323,7 @@ class RoutingSession:
         self._equipment.metrics.count("sessions_lost")
         self.lost, self.ended_ms = True, self._equipment.now_ms()
         self._objects.clear()
+        self._inherited.clear()
         self._kv_left.clear()
         self._kv_leased = False
         self.close()

@@ -122,6 +122,7 @@ class TakingUp:
             self._count += 1
             self._equipment.metrics.count("sessions_taken_up")
             held.tell(TakenUp())
+            await held.renew()
         return held
 
     def _made(self, found: Found) -> RoutingSession | None:
