@@ -333,16 +333,11 @@ async def test_what_time_has_ended_is_let_go(process):
         assert await process.command("GET", "{sdcp}:octets") == b"0"
 
 
-async def test_more_than_one_call_lets_go_at_once(process):
-    async with opened(f"{process.uri}/0?object_ttl_s=0") as cache:
-        refs = [cache.ref_of("objects", f"o{n:04}") for n in range(2500)]
-        for ref in refs:
-            await cache.create(b"x", name=ref.rpartition("/")[2])
-            await cache.lease(f"l{ref[-4:]}", [ref], 60_000)
-        for n in range(2500):
-            await cache.release(f"l{n:04}")
-        await cache.sweep()
-        assert await cache.listing("objects") == []
+async def test_more_than_one_call_lets_go_at_once(process, cache):
+    await asyncio.gather(*(cache.create(b"x") for _ in range(1100)))
+    async with opened(f"{process.uri}/0?object_ttl_s=0") as strict:
+        await strict.sweep()
+    assert await cache.listing("objects") == []
 
 
 async def test_a_listing_goes_on_where_the_last_one_ended(cache):
