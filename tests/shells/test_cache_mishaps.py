@@ -17,7 +17,7 @@ from sdcp.http.authority import issue
 from sdcp.http.client import Client
 from sdcp.http.tls import TlsFiles, client_context
 from sdcp.messages.record import CommitRecord
-from sdcp.ports import StoreFullError, StoreUnavailableError
+from sdcp.ports import LogDamagedError, StoreFullError, StoreUnavailableError
 from sdcp.stores.remote import RemoteCache
 from tests.shells.cache_process import Process, running
 
@@ -62,18 +62,21 @@ class Writers:
         )
 
     async def _write(self, log: Log, remote: RemoteCache) -> Exception:
-        ref = remote.ref_of("logs", log.name)
         while True:
-            round_ = len(log.acknowledged) + 1
-            log.sent = CommitRecord(
-                epoch=1, round=round_, tokens=(1, 2), committed=2 * round_, digest=os.urandom(32)
-            ).encode()
             try:
-                log.tag = await remote.append(ref, log.sent, log.tag)
+                await _append(log, remote)
             except (StoreUnavailableError, StoreFullError) as refusal:
                 return refusal
-            log.acknowledged.append(log.sent)
             self._acknowledged()
+
+
+async def _append(log: Log, remote: RemoteCache) -> None:
+    """Append the next record."""
+    round_ = len(log.acknowledged) + 1
+    record = CommitRecord(epoch=1, round=round_, tokens=(1, 2), committed=2 * round_, digest=os.urandom(32))
+    log.sent = record.encode()
+    log.tag = await remote.append(remote.ref_of("logs", log.name), log.sent, log.tag)
+    log.acknowledged.append(log.sent)
 
 
 @contextlib.asynccontextmanager
@@ -102,9 +105,7 @@ async def _tags_go_on(logs: list[Log], remotes: list[RemoteCache]) -> None:
     """New tags are above every one that was ever given."""
     highest = max(log.version for log in logs)
     for log in logs[:100]:
-        ref = remotes[0].ref_of("logs", log.name)
-        log.tag = await remotes[0].append(ref, log.sent, log.tag)
-        log.acknowledged.append(log.sent)
+        await _append(log, remotes[0])
         assert log.version > highest
 
 
@@ -157,10 +158,8 @@ async def test_a_full_disk_is_507_and_loses_nothing_and_service_resumes_with_spa
                 assert {type(refusal) for refusal in refusals} == {StoreFullError}
                 await _all_there(logs, remotes)
                 ballast.unlink()
-                for number, log in enumerate(logs):
-                    remote = remotes[number % CLIENTS]
-                    log.tag = await remote.append(remote.ref_of("logs", log.name), log.sent, log.tag)
-                    log.acknowledged.append(log.sent)
+                for log in logs:
+                    await _append(log, remotes[0])
                 await _all_there(logs, remotes)
         process.kill()
         await process.process.wait()
@@ -170,3 +169,31 @@ async def test_a_full_disk_is_507_and_loses_nothing_and_service_resumes_with_spa
             await _tags_go_on(logs, remotes)
         assert await process.stop(signal.SIGTERM) == 0
     assert "damaged" not in process.log.read_text()
+
+
+@pytest.mark.decision("D47-named")
+async def test_a_start_names_the_log_that_is_damaged_and_serves_what_precedes_the_damage(certificates, tmp_path):
+    bad, good = Log("bad"), Log("good")
+    async with running(tmp_path, certificates["cache"]) as process:
+        async with reaching(process, certificates["verifier"]) as remotes:
+            for _ in range(8):
+                await _append(bad, remotes[0])
+                await _append(good, remotes[1])
+        assert await process.stop(signal.SIGTERM) == 0
+        path = next((tmp_path / "store" / "journal").glob("*.journal"))
+        octets = bytearray(path.read_bytes())
+        at = octets.index(bad.acknowledged[5])
+        octets[at] ^= 0x10
+        path.write_bytes(octets)
+        await process.start()
+        intact = b"".join(bad.acknowledged[:5])
+        said = [line for line in process.log.read_text().splitlines() if "ERROR" in line]
+        assert len(said) == 1
+        assert f"'bad' is intact up to octet {len(intact)}" in said[0]
+        assert f"at octet {at} of {path}" in said[0]
+        async with reaching(process, certificates["verifier"]) as remotes:
+            with pytest.raises(LogDamagedError, match="'bad'") as caught:
+                await remotes[0].read_log(remotes[0].ref_of("logs", "bad"))
+            assert caught.value.data == intact
+            await _all_there([good], remotes)
+            await _append(good, remotes[0])

@@ -8,7 +8,15 @@ import pytest
 
 from sdcp import errors
 from sdcp.errors import TABLE_2, ProblemError
-from sdcp.wire.problem import MAX_DETAIL, MEDIA_TYPE, decode_problem, decode_session_state, encode_problem, to_json
+from sdcp.wire.problem import (
+    MAX_DETAIL,
+    MEDIA_TYPE,
+    decode_intact,
+    decode_problem,
+    decode_session_state,
+    encode_problem,
+    to_json,
+)
 
 TABLE = {
     "sdcp-stale-epoch": 409,
@@ -138,6 +146,15 @@ def test_the_state_inside_a_problem_comes_out_as_it_went_in_or_as_nothing() -> N
     for other in (encode_problem(errors.StaleBase("behind"))[2], b'{"session-state": [1]}', b"[]", b"\xff"):
         assert decode_session_state(kind, other) == {}
     assert decode_session_state("text/plain", body) == {}
+
+
+@pytest.mark.decision("D47-damaged")
+def test_how_much_of_a_log_is_intact_comes_out_as_it_went_in_or_as_nothing() -> None:
+    _, _, body = encode_problem(errors.LogDamaged("log 's' is damaged", intact=212))
+    assert decode_intact(MEDIA_TYPE, body) == 212
+    assert decode_intact("text/html", body) is None
+    for other in (b"", b"{}", b'{"intact":"1"}', b'{"intact":-1}', b'{"intact":true}', b'{"intact":1.0}', b"[1]"):
+        assert decode_intact(MEDIA_TYPE, other) is None
 
 
 def test_an_endless_detail_is_cut() -> None:
