@@ -98,7 +98,7 @@ class Cast:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """`until_ms`: when the faults stop. `loads`: what instances report, verifiers first. `keeps`: the router keeps a
-    manifest (D45).
+    manifest (D45). `kv_interval`: committed tokens between two publications of KV, 0 for never (D44).
     """
 
     seed: int
@@ -119,6 +119,7 @@ class Scenario:
     incidents: tuple[Incident, ...] = ()
     until_ms: float = 0.0
     keeps: bool = False
+    kv_interval: int = 0
 
     @property
     def may_be_refused(self) -> bool:
@@ -157,6 +158,7 @@ class Scenario:
             busy=Busy(),
             enforces_fences=self.enforces_fences,
             encoded=self.encoded,
+            kv_interval=self.kv_interval,
             patience=patience,
             plain=self.plain(),
             liars=self.liars,
@@ -222,12 +224,16 @@ def scenario_of(seed: int, tokens: int | None = None) -> Scenario:
 
 
 def _with_manifest(luck: Random, scenario: Scenario) -> Scenario:
-    """In half of the scenarios the router keeps a manifest; then it may crash. The others are as they would be."""
+    """In half of the scenarios the router keeps a manifest; then it may crash, and verifiers may publish KV (D44).
+
+    The others are as they would be.
+    """
     if luck.random() < 0.5:
         return scenario
     until_ms = scenario.until_ms
     lives = tuple(_life(luck, until_ms) for _ in range(luck.choice((0, 1, 1, 2, 4)))) if until_ms else ()
-    return replace(scenario, keeps=True, incidents=scenario.incidents + lives)
+    kv_interval = luck.choice((0, 1, 2, 5))
+    return replace(scenario, keeps=True, incidents=scenario.incidents + lives, kv_interval=kv_interval)
 
 
 def _life(luck: Random, until_ms: float) -> Incident:
