@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -71,6 +72,17 @@ class ValkeyProcess:
         """Send a signal, as SIGSTOP."""
         assert self._process is not None
         os.kill(self._process.pid, number)
+
+    def limit_files(self, octets: int) -> None:
+        """Let no file of it grow beyond this."""
+        assert self._process is not None
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (octets, octets))
+
+    async def ended(self) -> None:
+        """Wait until it has ended by itself."""
+        process, self._process = self._process, None
+        assert process is not None
+        await process.wait()
 
     def client(self) -> Valkey:
         """A client without any check, to look at the server and to change it."""
