@@ -59,9 +59,8 @@ class KeptLog:
 class KeptLogs:
     """`LogStore` over a cache. `histories` counts those carried out; `contents`: what each log of the store holds."""
 
-    enforces_fences = True
-
     def __init__(self, cache: Cache, runner: asyncio.Runner) -> None:
+        self.enforces_fences = cache.enforces_fences(cache.ref_of("logs", "any"))
         self._cache = cache
         self._run = runner.run
         self._names = count(1)

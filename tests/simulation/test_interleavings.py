@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from obstore.store import MemoryStore as ObjectsInMemory
 
 from sdcp.http.authority import issue
 from sdcp.http.client import Client
@@ -28,12 +29,15 @@ from sdcp.stores.files import FileCache
 from sdcp.stores.local import LocalCache
 from sdcp.stores.memory import MemoryCache, MemoryStore
 from sdcp.stores.remote import RemoteCache
+from sdcp.stores.s3 import S3Cache
+from sdcp.stores.s3_bucket import Bucket
 from sdcp.stores.segments import Sizes
 from sdcp.stores.valkey import ValkeyCache
 from sdcp.testing.contenders import GREEDY
 from sdcp.testing.interleavings import Cast, Coverage, explore
 from sdcp.testing.log_stores import ModelStore
 from tests.simulation.kept_logs import HandedOver, KeptLogs
+from tests.unit.stores.s3_process import S3Process
 from tests.unit.stores.valkey_process import ValkeyProcess, needs_server
 
 DEPTH = 8
@@ -186,6 +190,34 @@ def test_the_same_store_and_a_verifier_that_leaves_void_records() -> None:
     coverage = explore(ModelStore(enforces_fences=False), DEPTH, Cast(blind=True))
     covers(coverage, interleavings=560_000, states=8_000, logs=110, resumed=75)
     assert coverage.void >= 600
+
+
+@SENTENCES
+@pytest.mark.decision("D20", "D27", "D34", "D42-read-back")
+@pytest.mark.parametrize("blind", [False, True], ids=["ours", "one that leaves void records"])
+def test_in_a_store_that_speaks_s3(runner: asyncio.Runner, blind: bool) -> None:
+    """All of our own, over the library's store in memory: it knows no fences, so who appends reads back."""
+    memory = ObjectsInMemory()
+    cache = S3Cache(Bucket(memory, memory, deadline_s=60.0), base="s3://bucket/sdcp")
+    logs = KeptLogs(cache, runner)
+    assert not logs.enforces_fences
+    coverage = explore(logs, DEPTH, Cast(blind=blind))
+    if blind:
+        covers(coverage, interleavings=560_000, states=8_000, logs=110, resumed=75)
+        assert coverage.void >= 600
+    else:
+        covers(coverage, interleavings=500_000, states=12_000, logs=55, resumed=95)
+        assert not coverage.void
+    runner.run(cache.close())
+
+
+@SENTENCES
+@pytest.mark.decision("D42-read-back")
+def test_in_an_s3_server(runner: asyncio.Runner, s3: S3Process) -> None:
+    """The same with a server, to a smaller depth."""
+    cache = runner.run(S3Cache.open(s3.uri(s3.bucket()), deadline_s=60.0))
+    covers(explore(KeptLogs(cache, runner), 7), interleavings=95_000, states=5_200, logs=44, resumed=13)
+    runner.run(cache.close())
 
 
 # ---- more contenders, less deep --------------------------------------------------------------------------------------

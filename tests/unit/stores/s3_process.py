@@ -13,6 +13,9 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+import obstore
+from obstore.store import S3Store
+
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
 
@@ -40,6 +43,12 @@ class S3Process:
         name = f"bucket-{next(self._names)}"
         self._put(f"/{name}")
         return name
+
+    def remove(self, bucket: str) -> None:
+        """Remove a bucket and all that is in it."""
+        store = S3Store(bucket, endpoint=self.endpoint, client_options={"allow_http": True})
+        obstore.delete(store, [meta["path"] for meta in obstore.list(store).collect()])
+        urlopen(Request(f"{self.endpoint}/{bucket}", method="DELETE"), timeout=10).close()
 
     def uri(self, bucket: str, folder: str = "sdcp") -> str:
         """The URI of a cache in it."""
