@@ -41,7 +41,7 @@ from sdcp.http.client import Client
 from sdcp.http.tls import client_context
 from sdcp.messages.record import CommitRecord
 from sdcp.ports import Cache
-from sdcp.roles.process import new_event_loop
+from sdcp.roles.process import collect_seldom, new_event_loop
 from sdcp.stores.durable import DurableStore
 from sdcp.stores.opening import open_cache
 
@@ -280,6 +280,7 @@ def _cpu(pid: int) -> float:
 
 
 async def run(folder: Path, backends: list[str], seconds: float, say: Callable[[str], None]) -> Results:
+    collect_seldom()  # as every role's process does
     say(f"yardsticks, {len(RECORD)} octets a record")
     results = Results(len(RECORD), raw(folder / "raw", seconds), sqlite(folder / "sqlite", seconds))
     for name in backends:

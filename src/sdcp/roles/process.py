@@ -103,14 +103,14 @@ async def _serve(settings: S, make: Make[S], until_stdin_ends: bool) -> None:
     server = await _listen(settings, tls, with_metrics(role.handle, metrics, base_path))
     base_uri = settings.server.base_uri or f"https://{server.host}:{server.port}"
     await role.start(base_uri)
-    _collect_seldom()
+    collect_seldom()
     print(f"ready {base_uri}", flush=True)
     await stop.wait()
     logger.info("draining")
     await asyncio.gather(role.drain(), server.drain(settings.limits.drain_s))
 
 
-def _collect_seldom() -> None:
+def collect_seldom() -> None:
     """Let the collector of cycles look seldom, and never at what is here by now: else it takes a fifth of our time.
 
     A request leaves hundreds of objects and few cycles; all but the cycles go by themselves.

@@ -50,6 +50,7 @@ MAX_LOG = 64 << 20
 _MAX_LISTING = 8 << 20
 _MAX_PROBLEM = 64 << 10
 _NAME_OCTETS = 16
+_KNOWN_LOGS = 10_000  # whose URLs are kept
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/\d+")
 
 
@@ -79,6 +80,7 @@ class RemoteCache:
             for prefix in (self._prefixes if host_memory else ())
         }
         self._codes = True  # until the cache of new objects says that it takes no coding
+        self._log_urls: dict[str, str] = {}
         self._leased: dict[str, tuple[str, ...]] = {}  # which caches know of a lease; most often one
 
     async def close(self) -> None:
@@ -186,7 +188,11 @@ class RemoteCache:
 
     async def delete(self, ref: str) -> None:
         """See `Cache.delete`."""
-        answer = await self._call("DELETE", url(*self._required(ref, "objects")), idempotent=True)
+        prefix, path, name = self._required(ref, "objects")
+        host_memory = self._host_memory.get(prefix)
+        if host_memory is not None and await host_memory.delete(name) in (204, 404, 409):
+            return
+        answer = await self._call("DELETE", url(prefix, path, name), idempotent=True)
         if answer.status not in (204, 404, 409):
             raise _unavailable(ref, answer)
 
@@ -211,10 +217,8 @@ class RemoteCache:
 
     async def _lease_at(self, prefix: str, lease: str, names: Sequence[str], ttl_ms: int) -> None:
         host_memory = self._host_memory.get(prefix)
-        if host_memory is not None:
-            reply = await host_memory.lease(lease, names, ttl_ms)
-            if reply is not None and reply.status == 204:
-                return
+        if host_memory is not None and await host_memory.lease(lease, names, ttl_ms) == 204:
+            return
         target = url(prefix, "leases/{lease}", lease)
         body = Lease(objects=tuple(names), ttl_ms=ttl_ms).encode()
         answer = await self._call("PUT", target, [("content-type", CBOR)], body, idempotent=True)
@@ -229,6 +233,9 @@ class RemoteCache:
         """See `Cache.release`."""
         # Forgotten whether or not the cache answers: a lease that cannot be given back ends by time.
         for prefix in self._leased.pop(lease, self._prefixes[:1]):
+            host_memory = self._host_memory.get(prefix)
+            if host_memory is not None and await host_memory.release(lease) == 204:
+                continue
             target = url(prefix, "leases/{lease}", lease)
             answer = await self._call("DELETE", target, idempotent=True)
             if answer.status not in (204, 404):
@@ -243,9 +250,7 @@ class RemoteCache:
     async def append(self, ref: str, data: bytes, etag: str | None) -> str:
         """See `Cache.append`. Sent once: without an answer it is unknown whether it was done."""
         condition = ("if-none-match", "*") if etag is None else ("if-match", etag)
-        answer = await self._call(
-            "PATCH", url(*self._required(ref, "logs")), [("content-type", CBOR_SEQ), condition], data
-        )
+        answer = await self._call("PATCH", self._log_url(ref), [("content-type", CBOR_SEQ), condition], data)
         if answer.status == 412:
             raise LogMovedError(_detail(answer))
         if answer.status == 409:
@@ -264,7 +269,7 @@ class RemoteCache:
         fields = [("accept", CBOR_SEQ)]
         if start or stop is not None:
             fields.append(("range", f"bytes={start}-{last}"))
-        target = url(*self._required(ref, "logs"))
+        target = self._log_url(ref)
         answer = await self._call("GET", target, fields, idempotent=True, max_bytes=MAX_LOG)
         if answer.status == 404:
             return LogSlice(start, b"", None)
@@ -341,6 +346,15 @@ class RemoteCache:
             raise ValueError(f"{target} is larger than the {max_bytes} octets that are read") from fault
         except TransportError as fault:
             raise StoreUnavailableError(str(fault)) from fault
+
+    def _log_url(self, ref: str) -> str:
+        """The URL of a log, which is used again and again. Raises ValueError for what is not allowed (D11)."""
+        target = self._log_urls.get(ref)
+        if target is None:
+            if len(self._log_urls) >= _KNOWN_LOGS:
+                self._log_urls.clear()
+            target = self._log_urls[ref] = url(*self._required(ref, "logs"))
+        return target
 
     def _required(self, ref: str, kind: str) -> tuple[str, str, str]:
         """Base URI, path and name, as `url` takes them. Raises ValueError for what is not allowed (D11)."""
