@@ -90,7 +90,13 @@ def verifiers() -> int:
 
 
 @pytest.fixture
-async def system(tmp_path: Path, verifiers: int) -> AsyncIterator[System]:
+def caches() -> str:
+    """What `[cache]` of each member says; `@cache` is the fleet's own. A test may say more."""
+    return 'prefixes = ["@cache"]'
+
+
+@pytest.fixture
+async def system(tmp_path: Path, verifiers: int, caches: str) -> AsyncIterator[System]:
     """Cache, router, verifiers, two drafters (one good, one random) and gateway, each its own process."""
     logits = cycle(1)
     tables = {"target": logits, "near": near(logits, 2), "random": cycle(3)}
@@ -108,6 +114,9 @@ async def system(tmp_path: Path, verifiers: int) -> AsyncIterator[System]:
     )
     system = System(plan, logits)
     system.prepare()
+    own = system.bases["cache"]
+    for settings in system.directory.glob("*.toml"):
+        settings.write_text(settings.read_text().replace(f'prefixes = ["{own}"]', caches.replace("@cache", own)))
     try:
         await system.start()
         system.begin_watch()

@@ -66,6 +66,10 @@ class CompositeCache:
                 with suppress(StoreUnavailableError):
                     await self.release(lease)
             raise
+        self._leased[lease] = tuple(held)
+        for cache in before:
+            if cache not in held:
+                await cache.release(lease)
 
     async def release(self, lease: str) -> None:
         """See `Cache.release`."""
