@@ -16,7 +16,9 @@ TICKET_OCTETS = 16
 PUT = "put"
 GET = "get"
 LEASE = "lease"
-_WORDS = (PUT, GET, LEASE)
+RELEASE = "release"
+DELETE = "delete"
+_WORDS = (PUT, GET, LEASE, RELEASE, DELETE)
 
 
 def _word(value: Plain) -> str:
@@ -37,13 +39,13 @@ class Ticket(Message):
 class SegmentRequest(Message):
     """PUT the segment beside this, of `size` octets, as object `name`; GET object `name`, of at most `size` octets;
 
-    or LEASE `objects` for `ttl_ms` under `name`, as PUT leases/{id} does.
+    LEASE `objects` for `ttl_ms` under `name`; RELEASE the lease `name`; DELETE object `name`.
     """
 
     id: int = member(uint())
     do: str = member(Kind(_word))
     name: str = member(TEXT)
-    size: int = member(uint())
+    size: int | None = member(uint(), optional=True)
     objects: tuple[str, ...] | None = member(array(TEXT), optional=True)
     ttl_ms: int | None = member(uint(1, MAX_TTL_MS), optional=True)
 

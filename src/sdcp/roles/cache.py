@@ -30,7 +30,7 @@ from sdcp.http.dispatch import dispatcher, no_content, receive
 from sdcp.http.exchange import Request, Response
 from sdcp.http.identity import Peer
 from sdcp.http.resources import CACHE_RESOURCES, CBOR, CBOR_SEQ, Parameters, Table
-from sdcp.messages.host_memory import LEASE, SegmentRequest
+from sdcp.messages.host_memory import DELETE, GET, RELEASE, SegmentRequest
 from sdcp.messages.lease import Lease
 from sdcp.messages.listing import MOST_ENTRIES, ListedEntry, Listing
 from sdcp.ports import (
@@ -201,10 +201,17 @@ class CacheRole:
             assert isinstance(self._store, SharedStore)
             if segment is not None:
                 return await self._objects.put_segment(self._store, peer, request.name, segment), None
-            if request.do == LEASE:
-                await self._store.take_lease(request.name, peer.name, request.objects or (), request.ttl_ms or 1)
-                return 204, None
-            return 200, await self._objects.get_segment(self._store, request)
+            if request.do == GET:
+                return 200, await self._objects.get_segment(self._store, request)
+            if request.do == DELETE:
+                await self._objects.remove(peer, request.name)
+            elif request.do == RELEASE:
+                await self._store.release_lease(request.name, peer.name)
+            elif request.objects is None or request.ttl_ms is None:
+                raise MalformedBody("a lease lacks `objects` or `ttl_ms`")
+            else:
+                await self._store.take_lease(request.name, peer.name, request.objects, request.ttl_ms)
+            return 204, None
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 

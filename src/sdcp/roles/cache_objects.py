@@ -82,12 +82,15 @@ class Objects:
 
     async def delete(self, request: Request, parameters: Parameters) -> Response:
         """DELETE objects/{name}."""
-        name = name_of(parameters["name"])
+        await self.remove(request.peer, name_of(parameters["name"]))
+        return no_content()
+
+    async def remove(self, peer: Peer, name: str) -> None:
+        """Delete an object for its creator or a router. Forbidden for others."""
         info = self._store.look(name)
-        if info is not None and info.owner != request.peer.name and ROUTER not in request.peer.roles:
+        if info is not None and info.owner != peer.name and ROUTER not in peer.roles:
             raise Forbidden("an object is deleted by who created it, or by a router")
         await self._store.delete(name)
-        return no_content()
 
     async def put_segment(self, store: SharedStore, peer: Peer, name: str, segment: Sealed) -> int:
         """Create an object from a segment, which is the store's from now on; the status of the reply."""
@@ -101,7 +104,7 @@ class Objects:
         """The segment of an object, which the caller closes. BodyTooLarge when it is more than was asked for."""
         with self._metrics.time("get_host_memory"):
             info, segment = await store.get_sealed(request.name)
-        if info.size > request.size:
+        if request.size is None or info.size > request.size:
             segment.close()
             raise BodyTooLarge(f"object {request.name!r} has {info.size} octets, and at most {request.size} are read")
         self._count("get", "host_memory", info.size)

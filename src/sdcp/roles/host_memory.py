@@ -168,9 +168,10 @@ class HostMemory:
 
     def _checked(self, request: SegmentRequest, fd: int) -> Sealed:
         try:
-            if request.size > self._largest:
+            size = request.size or 0
+            if size > self._largest:
                 raise BodyTooLarge(f"the segment is longer than the {self._largest} octets that are taken")
-            return Sealed.received(fd, request.size)
+            return Sealed.received(fd, size)
         except ValueError as fault:
             os.close(fd)
             raise InvalidContent(f"{fault}") from None

@@ -15,10 +15,11 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 
 from sdcp.errors import ProblemError
-from sdcp.messages.host_memory import GET, LEASE, PUT, SegmentReply, SegmentRequest, Ticket
+from sdcp.messages.host_memory import DELETE, GET, LEASE, PUT, RELEASE, SegmentReply, SegmentRequest, Ticket
 from sdcp.ports import StoreUnavailableError
 from sdcp.stores.datagrams import Datagrams, same_user
 from sdcp.stores.sealed import AVAILABLE, Sealed, SpareSegments, fill
@@ -70,7 +71,7 @@ class HostMemory:
         except OSError:  # no memory, or no descriptor
             return None
         with segment:
-            answered = await channel.ask(PUT, name, size=segment.size, fd=segment.fd)
+            answered = await channel.ask(SegmentRequest(id=0, do=PUT, name=name, size=segment.size), segment.fd)
         self._spares.prepare(len(data))
         return None if answered is None else _without_segment(answered)
 
@@ -80,7 +81,9 @@ class HostMemory:
         None: ask by TLS. StoreUnavailableError: not in time.
         """
         channel = await self._open()
-        answered = await channel.ask(GET, name, size=at_most) if channel is not None else None
+        if channel is None:
+            return None
+        answered = await channel.ask(SegmentRequest(id=0, do=GET, name=name, size=at_most))
         if answered is None:
             return None
         reply, fd = answered
@@ -95,13 +98,19 @@ class HostMemory:
             return reply, segment.view()
         return None
 
-    async def lease(self, lease: str, objects: Sequence[str], ttl_ms: int) -> SegmentReply | None:
-        """Take or renew a lease; None: ask by TLS. StoreUnavailableError: not in time."""
-        channel = self._channel
-        if channel is None or len(objects) > _MAX_LEASED:
+    async def lease(self, lease: str, objects: Sequence[str], ttl_ms: int) -> int | None:
+        """Take or renew a lease: the status; None: ask by TLS. StoreUnavailableError: not in time."""
+        if len(objects) > _MAX_LEASED:
             return None
-        answered = await channel.ask(LEASE, lease, size=0, objects=tuple(objects), ttl_ms=ttl_ms)
-        return None if answered is None else _without_segment(answered)
+        return await self._status(SegmentRequest(id=0, do=LEASE, name=lease, objects=tuple(objects), ttl_ms=ttl_ms))
+
+    async def release(self, lease: str) -> int | None:
+        """Release a lease; as `lease`."""
+        return await self._status(SegmentRequest(id=0, do=RELEASE, name=lease))
+
+    async def delete(self, name: str) -> int | None:
+        """Delete an object; as `lease`."""
+        return await self._status(SegmentRequest(id=0, do=DELETE, name=name))
 
     def close(self) -> None:
         """Close the channel; idempotent."""
@@ -109,6 +118,11 @@ class HostMemory:
         self._spares.close()
         if self._channel is not None:
             self._channel.close()
+
+    async def _status(self, request: SegmentRequest) -> int | None:
+        """Ask over a channel that is open; none is opened for what is small."""
+        answered = await self._channel.ask(request) if self._channel is not None else None
+        return None if answered is None else _without_segment(answered).status
 
     async def _open(self) -> _Channel | None:
         """The channel, opened if it is not; one caller opens it, and others wait for what comes of it."""
@@ -168,25 +182,20 @@ class _Channel:
     def closed(self) -> bool:
         return self._datagrams.closed
 
-    async def ask(
-        self,
-        do: str,
-        name: str,
-        *,
-        size: int,
-        fd: int | None = None,
-        objects: tuple[str, ...] | None = None,
-        ttl_ms: int | None = None,
-    ) -> Answered | None:
-        """The reply and the descriptor beside it, which is the caller's; None: the channel ended before it came."""
+    async def ask(self, request: SegmentRequest, fd: int | None = None) -> Answered | None:
+        """The reply and the descriptor beside it, which is the caller's; None: the channel ended before it came.
+
+        The request is numbered here. StoreUnavailableError: not in time.
+        """
         number = next(self._numbers)
-        request = SegmentRequest(id=number, do=do, name=name, size=size, objects=objects, ttl_ms=ttl_ms)
+        request = replace(request, id=number)
         try:
             async with asyncio.timeout(self._deadline_s), self._room:
                 return await self._sent(number, request.encode(), fd)
         except TimeoutError:
             self.close()  # whatever the cache does: nobody else shall wait for it
-            raise StoreUnavailableError(f"{do} {name}: the cache did not answer in {self._deadline_s:g} s") from None
+            what = f"{request.do} {request.name}"
+            raise StoreUnavailableError(f"{what}: the cache did not answer in {self._deadline_s:g} s") from None
 
     def close(self) -> None:
         self._datagrams.close()

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sdcp.messages.contract import Action, Contract, ContractSampling, Sampling
-from sdcp.messages.host_memory import GET, LEASE, PUT, SegmentReply, SegmentRequest, Ticket
+from sdcp.messages.host_memory import DELETE, GET, LEASE, PUT, RELEASE, SegmentReply, SegmentRequest, Ticket
 from sdcp.messages.lease import MAX_TTL_MS, Lease
 from sdcp.messages.manifest import (
     ACCEPTED,
@@ -197,9 +197,9 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     SegmentRequest: st.builds(
         SegmentRequest,
         id=U64,
-        do=st.sampled_from([PUT, GET, LEASE]),
+        do=st.sampled_from([PUT, GET, LEASE, RELEASE, DELETE]),
         name=REF,
-        size=U64,
+        size=maybe(U64),
         objects=maybe(st.lists(REF, max_size=4).map(tuple)),
         ttl_ms=maybe(st.integers(1, MAX_TTL_MS)),
     ),

@@ -18,7 +18,7 @@ from sdcp.http.client import Client
 from sdcp.http.exchange import Request, Response
 from sdcp.http.server import Server
 from sdcp.http.tls import TlsFiles, client_context, server_context
-from sdcp.messages.host_memory import SegmentReply, SegmentRequest, Ticket
+from sdcp.messages.host_memory import LEASE, SegmentReply, SegmentRequest, Ticket
 from sdcp.ports import ObjectMissingError, StoreFullError, StoreUnavailableError
 from sdcp.roles.cache import CacheRole
 from sdcp.roles.telemetry import Metrics
@@ -110,6 +110,13 @@ async def test_large_objects_go_by_host_memory_and_small_ones_by_tls(site: Site)
     assert isinstance(data, memoryview)
     assert data.readonly
     assert data == DATA
+    await drafter.delete(ref)
+    assert site.store.look(ref.rpartition("/")[2]) is not None, "leased"
+    await drafter.release("l")
+    await drafter.delete(ref)
+    await drafter.delete(ref)
+    assert site.store.look(ref.rpartition("/")[2]) is None
+    assert site.store.figures()["leases"] == 0
     assert site.asked == ["POST host-memory", "POST host-memory"]
     assert site.counted("put_host_memory_octets") == site.counted("get_host_memory_octets") == len(DATA)
     small = await drafter.create(DATA[: SHARED_FROM - 1])
@@ -162,6 +169,18 @@ async def test_refusals_are_those_of_tls(site: Site) -> None:
     await drafter.lease("l", [ref, big], 60_000)
     with pytest.raises(StoreFullError):
         await drafter.create(os.urandom(SHARED_FROM))
+
+
+async def test_a_lease_of_nothing_is_refused(site: Site) -> None:
+    drafter = await site.remote("drafter")
+    ref = await drafter.create(DATA)
+    channel = drafter._host_memory[drafter._prefixes[0]]
+    for request in (
+        SegmentRequest(id=0, do=LEASE, name="l", ttl_ms=1000),
+        SegmentRequest(id=0, do=LEASE, name="l", objects=(ref.rpartition("/")[2],)),
+    ):
+        assert await channel._status(request) == 400
+    assert site.store.figures()["leases"] == 0
 
 
 @pytest.mark.decision("D40-view")
