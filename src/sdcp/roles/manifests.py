@@ -21,6 +21,7 @@ from sdcp.messages.manifest import EndRecord, TakenRecord
 from sdcp.ports import (
     Cache,
     Entry,
+    LogDamagedError,
     LogFencedError,
     LogMovedError,
     NoListingError,
@@ -96,7 +97,7 @@ class Manifests:
             manifest = Manifest()
             manifest.take(read.data)
             ours = manifest.whole and manifest.first.router in self._names
-        except (ProblemError, ObjectMissingError, ValueError) as fault:
+        except (ProblemError, LogDamagedError, ObjectMissingError, ValueError) as fault:
             logger.warning("the manifest %s cannot be read, and its session is left alone: %s", ref, fault)
             return None
         return Found(ref, manifest, read.etag, entry.age_s) if ours else None

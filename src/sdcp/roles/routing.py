@@ -61,6 +61,7 @@ from sdcp.messages.request import GenerationRequest
 from sdcp.messages.session import SessionOpen, SessionState
 from sdcp.ports import (
     Cache,
+    LogDamagedError,
     ObjectMissingError,
     StoreFullError,
     StoreUnavailableError,
@@ -279,7 +280,13 @@ class RoutingSession:
         return ManifestAnswered(await append_log(self._equipment.cache, effect), effect)
 
     async def _read_manifest(self, effect: ReadManifest) -> ManifestAnswered:
-        return ManifestAnswered(await read_log(self._equipment.cache, effect), effect)
+        try:
+            found = await self._equipment.cache.read_log(effect.ref, effect.start)
+        except LogDamagedError:  # it takes no append any more: as good as gone
+            return ManifestAnswered(LogRead(effect.start, b"", None), effect)
+        except (StoreUnavailableError, ObjectMissingError, ValueError):
+            return ManifestAnswered(LogUnanswered(), effect)
+        return ManifestAnswered(LogRead(effect.start, found.data, found.etag), effect)
 
     # ---- the KV of a verifier that was lost (6.9, D44) ---------------------------------------------------------------
 

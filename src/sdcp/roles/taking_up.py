@@ -57,6 +57,7 @@ class TakingUp:
         self._hold = hold
         self._retention_ms = retention_ms
         self._count = 0
+        self._failing = False
 
     async def all(self, at_once: int) -> None:
         """Take up every session that is found, `at_once` at the same time."""
@@ -64,7 +65,7 @@ class TakingUp:
         await asyncio.gather(*(self._some(entries) for _ in range(at_once)))
         self.under_way = False
         if self._count:
-            logger.info("%d sessions of an earlier life were taken up again", self._count)
+            logger.info("sessions of an earlier life taken up: %d", self._count)
 
     async def one(self, request: bytes) -> RoutingSession | None:
         """Take up the session of this request, if there is one. StoreUnavailableError.
@@ -80,10 +81,21 @@ class TakingUp:
         """Ask the cache again and again until it answers."""
         while True:
             try:
-                return await ask()
+                found = await ask()
             except StoreUnavailableError as fault:
-                logger.warning("a session cannot be taken up yet: %s", fault)
+                self._note(fault)
                 await asyncio.sleep(PAUSE_S)
+            else:
+                self._note(None)
+                return found
+
+    def _note(self, fault: StoreUnavailableError | None) -> None:
+        """Say it once when the cache does not answer, and once when it does again."""
+        if fault is not None and not self._failing:
+            logger.warning("sessions of an earlier life cannot be taken up yet: %s", fault)
+        elif fault is None and self._failing:
+            logger.info("the cache answers again; sessions are taken up")
+        self._failing = fault is not None
 
     async def _some(self, entries: Iterator[Entry]) -> None:
         for entry in entries:

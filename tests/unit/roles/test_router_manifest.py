@@ -14,13 +14,13 @@ from sdcp import errors
 from sdcp.http.identity import Peer
 from sdcp.machines.manifest import Manifest
 from sdcp.machines.router import Patience
-from sdcp.messages.contract import Action
+from sdcp.messages.contract import Action, Sampling
 from sdcp.messages.manifest import EndRecord
 from sdcp.messages.output import Event
-from sdcp.messages.request import Location
+from sdcp.messages.request import Location, ProfileChange
 from sdcp.messages.round import Assignment
-from sdcp.messages.session import SessionOpen, SessionState
-from sdcp.ports import Entry, LogSlice, NoListingError, StoreUnavailableError
+from sdcp.messages.session import Policy, SessionOpen, SessionState
+from sdcp.ports import Entry, LogDamagedError, LogSlice, NoListingError, StoreUnavailableError
 from sdcp.roles.config import ManifestSettings
 from sdcp.roles.manifests import Manifests
 from sdcp.roles.router import RouterFacts, RouterRole
@@ -43,15 +43,24 @@ class Cache(LocalCache):
         self.gate = asyncio.Event()
         self.gate.set()
         self.listed: list[str] = []
-        self.reading = self.most = 0
+        self.reading = self.most = self.refused = 0
+        self.damaged: str | None = None
 
     async def listing(self, kind: Any, prefix: str = "", after: str = "", limit: int = 1000) -> list[Entry]:
         if self.fault is not None:
+            self.refused += 1
             raise self.fault
         self.listed.append(prefix)
         return await super().listing(kind, prefix, after, limit)
 
+    async def append(self, ref: str, data: bytes, etag: str | None) -> str:
+        if ref.endswith(self.damaged or " "):
+            raise LogDamagedError("octets are gone", 0)
+        return await super().append(ref, data, etag)
+
     async def read_log(self, ref: str, start: int = 0, stop: int | None = None) -> LogSlice:
+        if ref.endswith(self.damaged or " "):
+            raise LogDamagedError("octets are gone", 0)
         self.reading += 1
         self.most = max(self.most, self.reading)
         await self.gate.wait()
@@ -335,13 +344,52 @@ async def test_with_a_cache_that_lists_nothing_all_is_as_without_manifests(
     assert (await life.locate()).verifier == V1
 
 
-async def test_a_manifest_that_is_damaged_costs_its_session_alone(first: Life, lives: list[Life]) -> None:
+@pytest.mark.parametrize("damaged", [True, False], ids=["damaged", "altered"])
+async def test_a_manifest_that_cannot_be_read_costs_its_session_alone(
+    first: Life, lives: list[Life], damaged: bool
+) -> None:
     await first.submit(generation(request=bytes(16)))
     await first.settled()
     one, _ = first.store.listing("logs", "m")
-    first.store._logs[one.name].octets[:4] = b"\x00\x00\x00\x00"
-    life = await (await after(lives, first)).up()
+    life = await after(lives, first)
+    if damaged:
+        life.cache.damaged = one.name
+    else:
+        first.store._logs[one.name].octets[:4] = b"\x00\x00\x00\x00"
+    await life.up()
     assert life.counted("sessions_taken_up") == 1
+
+
+@pytest.mark.decision("D45-vanished")
+async def test_a_session_goes_on_whose_manifest_takes_no_record_any_more(first: Life) -> None:
+    first.cache.damaged = first.store.listing("logs", "m")[0].name
+    change = ProfileChange(sampling=Sampling(temperature_milli=100))
+    answer = await first.send(FRONT_END, "POST", f"{GET}/policy", change)
+    assert answer.status == 200
+    assert first.messages(Policy)
+    assert (await first.locate()).ended is None
+
+
+@pytest.mark.decision("D45-at-once")
+async def test_a_cache_that_does_not_answer_is_asked_until_it_does_and_spoken_of_once(
+    first: Life, lives: list[Life], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sdcp.roles.taking_up.PAUSE_S", 0.0)
+    life = await after(lives, first)
+    life.cache.fault = StoreUnavailableError("not now")
+    with caplog.at_level(logging.INFO):
+        await life.begin()
+        while life.cache.refused < 5:
+            await asyncio.sleep(0)
+        life.cache.fault = None
+        await life.role._tasks[1]
+    told = [record.getMessage() for record in caplog.records if record.name == "sdcp.roles"]
+    assert told == [
+        "sessions of an earlier life cannot be taken up yet: not now",
+        "the cache answers again; sessions are taken up",
+        "sessions of an earlier life taken up: 1",
+    ]
+    await life.settled()
 
 
 async def test_a_session_whose_log_is_under_no_prefix_is_left(first: Life, lives: list[Life]) -> None:
