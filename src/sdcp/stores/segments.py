@@ -259,13 +259,13 @@ class Segments:
 
 
 def _opened_mark(path: Path) -> int:
-    """The mark's file, with its room taken: to write a mark never asks the disk for more. Raises OSError."""
+    """The mark's file, with its room taken: to write a mark never asks the disk for more. Raises ConfigurationError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         os.posix_fallocate(fd, 0, _MARK.size)
-    except OSError:
+    except OSError as fault:
         os.close(fd)
-        raise
+        raise ConfigurationError(f"{path}: cannot be written: {fault.strerror}") from None
     return fd
 
 

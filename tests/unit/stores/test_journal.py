@@ -634,6 +634,20 @@ def test_a_refused_start_leaves_no_file_open(tmp_path):
     assert os.listdir("/proc/self/fd") == before
 
 
+def test_a_start_on_a_full_disk_is_refused_in_one_line(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = os.listdir("/proc/self/fd")
+    for name in ("os.posix_fallocate", "sdcp.stores.segments.write_synced"):
+        with monkeypatch.context() as patched:
+            patched.setattr(name, full)
+            with pytest.raises(ConfigurationError, match=f"{tmp_path}.*No space left"):
+                Journal(tmp_path)
+    assert os.listdir("/proc/self/fd") == before
+    Journal(tmp_path).close()
+
+
 async def test_files_that_are_no_segments_are_let_be(tmp_path):
     journal = Journal(tmp_path, sizes=SMALL)
     whole = await fill(journal, "s", 3)
