@@ -254,6 +254,7 @@ async def test_a_tag_of_another_log_or_made_up_makes_no_hole(cache):
     assert await cache.read_log(ref) == LogSlice(0, b"", None)
 
 
+@pytest.mark.decision("D42-gone", "D47")
 async def test_a_log_in_which_a_key_is_gone_is_damaged_and_never_shortened(cache, memory):
     ref, tag, starts, whole = cache.ref_of("logs", "s"), None, [], b""
     for round_ in range(5):
