@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sdcp.errors import BodyTooLarge, Forbidden, PreconditionFailed, UnknownResource
+from sdcp.errors import BodyTooLarge, Forbidden, NotAcceptable, PreconditionFailed, UnknownResource
 from sdcp.http.codings import ZSTD, accepts_zstd, code, decoded, pays
 from sdcp.http.dispatch import no_content
 from sdcp.http.exchange import Request, Response
@@ -20,6 +20,7 @@ from sdcp.messages.host_memory import SegmentRequest
 from sdcp.roles.cache_answers import head, name_of, part_of, whole
 from sdcp.roles.preconditions import coded_tag, tag, unchanged, wanted_part
 from sdcp.roles.telemetry import Metrics
+from sdcp.stores.host_memory import SHARED_FROM
 from sdcp.stores.sealed import Sealed
 from sdcp.stores.store import SharedStore, Store
 
@@ -101,7 +102,13 @@ class Objects:
         return 201 if created else 200
 
     async def get_segment(self, store: SharedStore, request: SegmentRequest) -> Sealed:
-        """The segment of an object, which the caller closes. BodyTooLarge when it is more than was asked for."""
+        """The segment of an object, which the caller closes.
+
+        BodyTooLarge when it is more than was asked for, NotAcceptable when it is too little to be shared.
+        """
+        known = self._store.look(request.name)
+        if known is not None and known.size < SHARED_FROM:
+            raise NotAcceptable(f"object {request.name!r} has {known.size} octets; such small ones go by TLS")
         with self._metrics.time("get_host_memory"):
             info, segment = await store.get_sealed(request.name)
         if request.size is None or info.size > request.size:

@@ -24,6 +24,9 @@ from sdcp.ports import StoreUnavailableError
 from sdcp.stores.datagrams import Datagrams, same_user
 from sdcp.stores.sealed import AVAILABLE, Sealed, SpareSegments, fill
 
+SHARED_FROM = 64 << 10
+"""Octets from which objects are shared: smaller ones gain little, and each takes a descriptor of the cache."""
+
 IN_FLIGHT = 32
 """Requests of one channel that may be without a reply; a cache reads no further than that."""
 
@@ -64,10 +67,7 @@ class HostMemory:
         if channel is None:
             return None
         try:
-            if len(data) > _BIG:
-                segment = await asyncio.to_thread(fill, self._spares.take(), data)
-            else:
-                segment = fill(self._spares.take(), data)
+            segment = await asyncio.to_thread(self._filled, data) if len(data) > _BIG else self._filled(data)
         except OSError:  # no memory, or no descriptor
             return None
         with segment:
@@ -118,6 +118,9 @@ class HostMemory:
         self._spares.close()
         if self._channel is not None:
             self._channel.close()
+
+    def _filled(self, data: memoryview) -> Sealed:
+        return fill(self._spares.take(), data)
 
     async def _status(self, request: SegmentRequest) -> int | None:
         """Ask over a channel that is open; none is opened for what is small."""

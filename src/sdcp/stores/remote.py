@@ -39,12 +39,9 @@ from sdcp.ports import (
     StoreFullError,
     StoreUnavailableError,
 )
-from sdcp.stores.host_memory import HostMemory
+from sdcp.stores.host_memory import SHARED_FROM, HostMemory
 from sdcp.stores.store import NAME
 from sdcp.wire.problem import decode_intact, decode_problem
-
-SHARED_FROM = 64 << 10
-"""Octets from which an object is handed over in memory of this host (`bench/rows.py`); smaller ones go by TLS."""
 
 MAX_LOG = 64 << 20
 _MAX_LISTING = 8 << 20
