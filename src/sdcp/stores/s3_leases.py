@@ -5,9 +5,9 @@
     leased/{object}/.{…}     a tombstone: somebody is deleting the object
     clock                    written to learn what time the store has
 
-Who takes a lease writes it and its markers, and then looks for the objects and for tombstones. Who deletes an object
-writes a tombstone, and then looks for leases. So of the two, one sees the other at the least. Both look at what each
-has written, which takes a store that lists what was written: S3 does.
+Who takes a lease writes it and its markers, and then looks for tombstones, and then for the objects. Who deletes an
+object writes a tombstone, looks for leases, deletes the object, and takes the tombstone away. So of the two, one sees
+the other at the least. It takes a store that lists what was written: S3 does.
 
 What a process leaves that ends half way is without effect, and `sweep` removes it.
 """
@@ -126,8 +126,9 @@ class Leases:
 
     async def _is_going(self, name: str) -> bool:
         """Whether the object is gone, or about to be."""
-        key, marks = await asyncio.gather(self._bucket.head(f"objects/{name}"), self._bucket.keys(f"leased/{name}"))
-        return key is None or any(map(_is_tombstone, marks))
+        if any(map(_is_tombstone, await self._bucket.keys(f"leased/{name}"))):
+            return True
+        return await self._bucket.head(f"objects/{name}") is None  # after it: a tombstone goes after its object
 
     async def _is_held(self, name: str, markers: Sequence[Key], now: float) -> bool:
         leases = [_last(key) for key in markers if not _is_tombstone(key)]
