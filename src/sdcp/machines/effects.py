@@ -52,7 +52,7 @@ class FetchTokens:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Make the engine hold the KV of `prefix` (loaded from `kv` if that matches exactly, else computed, D20).
+    """Make the engine hold the KV of `prefix`: what `kv` has of it, if that is all right, and the rest computed (D44).
 
     `empty_prompt`: P = 0, so the engine conditions on BOS, also where output is committed already (D26).
     """

@@ -232,6 +232,12 @@ class Kv(Section):
         512, ge=0, description="Publish, and look for, KV of a prompt's first tokens from so many on; 0: never."
     )
     object_ms: int = Field(5_000, ge=1, description="Deadline for one KV object, to or from the cache.")
+    object_bytes: int = Field(
+        256 << 20,
+        ge=1 << 16,
+        description="Largest KV object that is published or loaded, in octets; no more than `[limits] body_bytes` of "
+        "the cache.",
+    )
 
 
 class DrafterLimits(ReportingLimits):

@@ -55,13 +55,17 @@ logger = logging.getLogger("sdcp.roles")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvPolicy:
-    """`[kv]` of the settings (`sdcp.roles.config`); `key` is the group's secret, `deadline_s` covers one object."""
+    """`[kv]` of the settings (`sdcp.roles.config`); `key` is the group's secret, `deadline_s` covers one object.
+
+    `block`: prompts are shared in multiples of so many tokens, and less than that is computed, not fetched.
+    """
 
     key: bytes
     interval: int = 256
     prompt_min: int = 512
     block: int = 64
     deadline_s: float = 5.0
+    object_bytes: int = 256 << 20
 
 
 class _RefusedError(Exception):
@@ -174,7 +178,7 @@ class KvExchange:
             raise _RefusedError("elsewhere", "it is no object under a cache prefix that is configured here")
         try:
             async with asyncio.timeout(self.policy.deadline_s):
-                return await self._cache.fetch(ref, at_most=at_most)
+                return await self._cache.fetch(ref, at_most=min(at_most, self.policy.object_bytes))
         except ObjectMissingError as fault:
             raise _RefusedError("missing", str(fault)) from None
         except (StoreUnavailableError, TimeoutError) as fault:
@@ -212,9 +216,10 @@ class KvExchange:
     async def publish(self, session: bytes, prefix: History, length: int, name: str, lease_ms: int = 0) -> bool:
         """Put the KV of `prefix[:length]` under a name, and lease it if asked to; tell whether it is there now.
 
-        Not while enough others are on their way, nor in the pause after a failure.
+        Not when it is too large, while enough others are on their way, nor in the pause after a failure.
         """
-        if self._under_way >= MOST_UNDER_WAY or asyncio.get_running_loop().time() < self._paused_until:
+        too_many = self._under_way >= MOST_UNDER_WAY or asyncio.get_running_loop().time() < self._paused_until
+        if too_many or self._size(length) > self.policy.object_bytes:
             self._metrics.count("kv_skipped")
             return False
         self._under_way += 1

@@ -321,6 +321,7 @@ def _kv_policy(settings: Kv) -> KvPolicy | None:
         interval=settings.interval,
         prompt_min=settings.prompt_min,
         deadline_s=settings.object_ms / 1000,
+        object_bytes=settings.object_bytes,
     )
 
 

@@ -405,6 +405,19 @@ async def test_no_more_than_a_few_are_on_their_way_at_a_time(verifiers: Callable
     assert [bool((await task).ref) for task in under_way] == [True] * kv.MOST_UNDER_WAY + [False] * 2
 
 
+@pytest.mark.decision("D44-skipped")
+async def test_what_is_too_large_for_the_cache_is_not_even_sent(
+    verifiers: Callable[..., Verifier], store: MemoryStore
+) -> None:
+    first, second = verifiers(), verifiers(prompt_min=0, object_bytes=700)
+    ref = await published(first)
+    history = await second.holds(PROMPT, OTHER)
+    assert (await second.session(OTHER).publish(PublishKv(history, len(PROMPT)))).ref is None
+    assert second.counted("kv_skipped") == 1
+    assert await second.opens(PROMPT, ref) == len(PROMPT) - 1
+    assert (second.counted("kv_refused_content"), len(objects(store))) == (1, 1)
+
+
 async def test_a_session_that_the_engine_does_not_hold_any_more_has_nothing_to_publish(
     verifiers: Callable[..., Verifier], store: MemoryStore
 ) -> None:
