@@ -28,7 +28,8 @@ Folder = Callable[[str], Path]
 A, B = b"a", b"b"
 PACKED = chosen_precision("auto", torch.device("cpu")) == "packed-float16"
 needs_packed = pytest.mark.skipif(not PACKED, reason="needs an x86 CPU and a PyTorch with fbgemm")
-PRECISIONS = ["float32", "bfloat16", pytest.param("packed-float16", marks=needs_packed)]
+EXACT = ["float32", pytest.param("packed-float16", marks=needs_packed)]
+PRECISIONS = [*EXACT, "bfloat16"]
 KEY = bytes(32)
 
 
@@ -70,11 +71,11 @@ class Counted:
 
 
 @pytest.mark.decision("D44-same")
-@needs_packed
+@pytest.mark.parametrize("precision", EXACT)
 @pytest.mark.parametrize("name", ["llama-gqa-tied", "llama-biased", "llama-wide"])
-def test_kv_is_the_same_bits_however_its_tokens_were_cut_into_passes(folder: Folder, name: str):
+def test_kv_is_the_same_bits_however_its_tokens_were_cut_into_passes(folder: Folder, name: str, precision: str):
     """Also beyond the lengths at which a library sums in another order."""
-    engine = target(folder(name), "packed-float16")
+    engine = target(folder(name), precision)
     tokens, random = tokens_of(1, 250), np.random.default_rng(2)
     whole = SessionKV()
     logits = engine._causal.run([Piece(whole, tokens, 250)])
@@ -132,7 +133,7 @@ def test_an_engine_goes_on_from_the_kv_of_another_as_that_one_does(
         logits = taker.next_logits(B, prefix, 150)
     assert counted.tokens == 150 - length
     assert np.array_equal(logits, giver.next_logits(A, prefix, 150))
-    if precision == "packed-float16" and name.startswith("llama"):  # others run forwards that promise less
+    if precision != "bfloat16" and name.startswith("llama"):  # others run forwards that promise less
         giver.close(A)
         prefilled(giver, A, prefix, budget=33, empty=empty)
         assert np.array_equal(logits, giver.next_logits(A, prefix, 150))
@@ -359,13 +360,12 @@ def test_keeping_can_be_turned_off(folder: Folder):
         target(folder("llama-wide"), kv_cache_bytes=-1)
 
 
-@needs_packed
 @pytest.mark.decision("D44-reuse", "D44-same")
 @given(st.data())
 @settings(deadline=None, max_examples=60)
-def test_reuse_never_shows_in_any_logits(packed: tuple[TransformersTarget, TransformersTarget], data: st.DataObject):
+def test_reuse_never_shows_in_any_logits(exact: tuple[TransformersTarget, TransformersTarget], data: st.DataObject):
     """Sessions come, grow and go, with prefixes that branch off each other anywhere; the store is small."""
-    engine, twin = packed
+    engine, twin = exact
     engine._prefixes = PrefixStore(400 * OCTETS)
     prefixes: list[list[int]] = [[0]]
     sessions: dict[bytes, list[int]] = {}
@@ -392,11 +392,11 @@ OCTETS = 2 * 2 * 2 * 8 * 4
 """Of a token's KV: 2 layers, keys and values, 2 heads of 8 float32."""
 
 
-@pytest.fixture(scope="module")
-def packed(folder: Folder) -> tuple[TransformersTarget, TransformersTarget]:
+@pytest.fixture(scope="module", params=EXACT)
+def exact(folder: Folder, request: pytest.FixtureRequest) -> tuple[TransformersTarget, TransformersTarget]:
     """Two engines, of which the second keeps nothing."""
     path = folder("llama-gqa-tied")
-    return target(path, "packed-float16"), target(path, "packed-float16", kv_cache_bytes=0)
+    return target(path, request.param), target(path, request.param, kv_cache_bytes=0)
 
 
 # -- the store itself --------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ VARYING_ROPE = ("dynamic", "longrope")
 
 
 class CausalModel:
-    """A model in memory. `V` is `width`; `output_ids` [N] names the tokens of a cut head, else None; `form` is of its KV."""
+    """A model in memory. `V` is `width`; `form` is of its KV. `output_ids` [N] names the tokens of a cut head."""
 
     def __init__(self, path: Path, device: str, precision: str, lean: bool) -> None:
         self.device = _device(device)

@@ -2,7 +2,8 @@
 
 On the CPU a small model is bound by reading its weights. `packed-float16` keeps them as binary16 in fbgemm's packing
 and computes in binary32: half the bytes, and a few rows cost little more than one, which is what verification lives on.
-A row's result does not depend on how many rows ride with it (tested). Weights beyond binary16 are cut to its range.
+Weights beyond binary16 are cut to its range. On the CPU, a row's result in `packed-float16` and in `float32` does not
+depend on how many rows ride with it (tested).
 
 Not here: `bfloat16` and `float16` proper, which are PyTorch's own types for the whole model.
 """
@@ -29,6 +30,10 @@ DTYPES: dict[str, torch.dtype] = {
     PACKED: torch.float32,
 }
 """The type of activations, KV and unpacked weights by precision."""
+
+
+LEAST_ROWS = 4
+"""On the CPU, float32 layers see multiples of so many rows."""
 
 
 AUTO = "auto"
@@ -65,11 +70,23 @@ class PackedLinear(nn.Module):  # type: ignore[misc]
         return torch.ops.quantized.linear_dynamic_fp16(x, self._packed)
 
 
+class EvenLinear(nn.Linear):  # type: ignore[misc]
+    """y = x W^T + b over rows filled up to a multiple of 4: of fewer, a library sums in another order."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to x [N, inputs]."""
+        missing = -len(x) % LEAST_ROWS
+        if not missing:
+            return super().forward(x)
+        return super().forward(nn.functional.pad(x, (0, 0, 0, missing)))[: len(x)]
+
+
 def linear(weight: Tensor, bias: Tensor | None, precision: str) -> Linear:
     """Return the layer of weights [outputs, inputs] in a precision."""
     if precision == PACKED:
         return PackedLinear(weight, bias)
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    kind = EvenLinear if precision == "float32" and weight.device.type == "cpu" else nn.Linear
+    layer = kind(weight.shape[1], weight.shape[0], bias is not None, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
         layer.bias = nn.Parameter(bias, requires_grad=False)
