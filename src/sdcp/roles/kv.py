@@ -98,6 +98,7 @@ class KvExchange:
         self._under_way = 0
         self._paused_until = 0.0
         self._leased: set[str] = set()
+        self._turn = asyncio.Lock()  # of renewing, or giving back: a lease that is renewed late would stay
         self._known: OrderedDict[str, float | None] = OrderedDict()  # when it was last in the cache; None: only seen
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewing: asyncio.Task[None] | None = None
@@ -308,14 +309,16 @@ class KvExchange:
         self._spawn(self._drop(name))
 
     async def _drop(self, name: str) -> None:
-        with suppress(*CACHE_FAULTS):
-            await self._cache.release(name)
-            await self._cache.delete(self._cache.ref_of("objects", name))
+        async with self._turn:
+            with suppress(*CACHE_FAULTS):
+                await self._cache.release(name)
+                await self._cache.delete(self._cache.ref_of("objects", name))
 
     async def _keep_renewing(self) -> None:
         while True:
             await asyncio.sleep(self._renew_s)
-            await asyncio.gather(*(self._renew(name) for name in tuple(self._leased)))
+            async with self._turn:
+                await asyncio.gather(*(self._renew(name) for name in tuple(self._leased)))
 
     async def _renew(self, name: str) -> None:
         """An object that has gone is not missed: whoever looks for it computes."""

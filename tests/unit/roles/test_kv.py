@@ -325,6 +325,31 @@ async def test_a_session_that_ends_leaves_no_lease_and_no_object(
 
 
 @pytest.mark.decision("D44-ended")
+async def test_a_renewal_that_is_under_way_leaves_no_lease_behind(
+    verifiers: Callable[..., Verifier], store: MemoryStore
+) -> None:
+    verifier = verifiers()
+    session = verifier.session()
+    history = await verifier.holds(PROMPT)
+    await session.publish(PublishKv(history, len(PROMPT)))
+    renewing, gate, lease = asyncio.Event(), asyncio.Event(), verifier.cache.lease
+
+    async def slow(name: str, refs: Any, ttl_ms: int) -> None:
+        renewing.set()
+        await gate.wait()
+        await lease(name, refs, ttl_ms)
+
+    verifier.cache.lease = slow  # type: ignore[method-assign]
+    verifier.exchange.start()
+    await renewing.wait()
+    session.end()
+    await asyncio.sleep(0)
+    gate.set()
+    await verifier.settled()
+    assert (objects(store), [*store.listing("leases")]) == ([], [])
+
+
+@pytest.mark.decision("D44-ended")
 async def test_what_a_router_leases_stays_when_the_old_verifier_gives_it_back(
     verifiers: Callable[..., Verifier], store: MemoryStore
 ) -> None:
