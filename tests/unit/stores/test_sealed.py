@@ -9,9 +9,11 @@ import mmap
 import os
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from sdcp.stores.sealed import AVAILABLE, Sealed, SpareSegments, fill, new_segment
+from sdcp.wire.rows import check_rows, decode_rows
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="memfds with seals are Linux's: run this on Linux")
 
@@ -151,3 +153,18 @@ async def test_no_spare_is_kept_of_what_is_too_large() -> None:
     spares = SpareSegments(1, largest=1000)
     spares.prepare(1001)
     assert not spares._coming
+
+
+@pytest.mark.decision("D40-seal", "D40-view")
+def test_rows_are_read_where_they_lie_and_nobody_can_write_them() -> None:
+    rows = np.full((2, 50_000), 1 / 50_000, np.float32)
+    segment = Sealed.of(rows.data.cast("B"))
+    read = decode_rows(segment.view(), 2, 50_000)
+    assert np.shares_memory(read, np.frombuffer(segment.view(), np.float32)), "no copy"
+    segment.close()
+    del segment
+    check_rows(read, [0, 49_999])
+    with pytest.raises(ValueError, match="read-only"):
+        read[0, 0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        read.flags.writeable = True
