@@ -98,7 +98,7 @@ class KvExchange:
         self._under_way = 0
         self._paused_until = 0.0
         self._leased: set[str] = set()
-        self._turn = asyncio.Lock()  # of renewing, or giving back: a lease that is renewed late would stay
+        self._renewal: asyncio.Future[list[None]] | None = None  # that of all leases, if one is under way
         self._known: OrderedDict[str, float | None] = OrderedDict()  # when it was last in the cache; None: only seen
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewing: asyncio.Task[None] | None = None
@@ -309,16 +309,20 @@ class KvExchange:
         self._spawn(self._drop(name))
 
     async def _drop(self, name: str) -> None:
-        async with self._turn:
-            with suppress(*CACHE_FAULTS):
-                await self._cache.release(name)
-                await self._cache.delete(self._cache.ref_of("objects", name))
+        if self._renewal is not None:  # a lease that is renewed after it was given back would stay
+            await asyncio.wait([self._renewal])
+        with suppress(*CACHE_FAULTS):
+            await self._cache.release(name)
+            await self._cache.delete(self._cache.ref_of("objects", name))
 
     async def _keep_renewing(self) -> None:
         while True:
             await asyncio.sleep(self._renew_s)
-            async with self._turn:
-                await asyncio.gather(*(self._renew(name) for name in tuple(self._leased)))
+            renewal = self._renewal = asyncio.gather(*(self._renew(name) for name in tuple(self._leased)))
+            try:
+                await renewal
+            except Exception as fault:  # a bug of ours; the next turn may go better
+                self._report("leases on KV could not be renewed", fault)
 
     async def _renew(self, name: str) -> None:
         """An object that has gone is not missed: whoever looks for it computes."""
