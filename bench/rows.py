@@ -68,7 +68,7 @@ def role(base: str, files: TlsFiles, orders: Connection) -> None:
 
 async def _obey(base: str, files: TlsFiles, orders: Connection) -> None:
     async with Client(client_context(files)) as client:
-        caches = {"host memory": RemoteCache(client, [base]), "TLS": RemoteCache(client, [base], host_memory=False)}
+        caches = {"host memory": RemoteCache(client, base), "TLS": RemoteCache(client, base, host_memory=False)}
         made: dict[tuple[str, int], NDArray[np.float32]] = {}
         while (order := await asyncio.to_thread(orders.recv)) is not None:
             what, way, *rest = order

@@ -141,8 +141,8 @@ async def stage(
         outside = Outside(
             router=clients["router"],
             drafter=clients["drafter"],
-            router_cache=RemoteCache(clients["router"], [base]),
-            drafter_cache=RemoteCache(clients["drafter"], [base]),
+            router_cache=RemoteCache(clients["router"], base),
+            drafter_cache=RemoteCache(clients["drafter"], base),
             drafter_uri=DRAFTER,
             vocabulary=V,
         )
@@ -152,7 +152,7 @@ async def stage(
             role = VerifierRole(
                 TransformersTarget(folder(model), bytes(32), precision="float32"),
                 client,
-                RemoteCache(client, [base]),
+                RemoteCache(client, base),
                 VerifierFacts(kv=policy if name != "alone" else None, drain_s=0.5),
                 metrics,
                 lambda _, fault: faults.append(fault),

@@ -83,7 +83,7 @@ async def _append(log: Log, remote: RemoteCache) -> None:
 async def reaching(process: Process, files: TlsFiles) -> AsyncIterator[list[RemoteCache]]:
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Client(client_context(files))) for _ in range(CLIENTS)]
-        yield [RemoteCache(client, [process.base], deadline_s=60.0) for client in clients]
+        yield [RemoteCache(client, process.base, deadline_s=60.0) for client in clients]
 
 
 async def _all_there(logs: list[Log], remotes: list[RemoteCache]) -> None:

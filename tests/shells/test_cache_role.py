@@ -249,7 +249,7 @@ async def test_the_intact_octets_of_a_damaged_log_go_to_who_asks_for_nothing_els
 @pytest.mark.decision("D47-served")
 async def test_who_reads_a_damaged_log_through_the_port_gets_an_error_with_its_intact_octets(rotten):
     cache, tag = rotten
-    remote = RemoteCache(cache.clients["router"], [cache.base], expect_role=None)
+    remote = RemoteCache(cache.clients["router"], cache.base, expect_role=None)
     local = LocalCache(cache.store, owner="local", prefix="memory:/cache/")
     for reader in (remote, local, remote):
         ref = reader.ref_of("logs", "bad")
@@ -325,7 +325,7 @@ async def test_a_second_process_on_the_folder_is_refused_in_one_line(certificate
 
 
 async def test_a_router_lists_what_there_is_page_by_page(cache):
-    remote = RemoteCache(cache.clients["router"], [cache.base])
+    remote = RemoteCache(cache.clients["router"], cache.base)
     refs = [await remote.create(b"12345", name=f"o{number}") for number in range(5)]
     await remote.create(b"other", name="p1")
     await remote.lease("l1", refs[:1], 5_000)
@@ -358,8 +358,8 @@ async def test_only_routers_list(cache, kind):
 
 
 async def test_a_named_object_is_created_once(cache):
-    verifier = RemoteCache(cache.clients["verifier"], [cache.base])
-    drafter = RemoteCache(cache.clients["drafter"], [cache.base])
+    verifier = RemoteCache(cache.clients["verifier"], cache.base)
+    drafter = RemoteCache(cache.clients["drafter"], cache.base)
     ref = await verifier.create(b"kv", name="k1")
     assert ref == verifier.ref_of("objects", "k1") == await drafter.create(b"kv", name="k1")
     with pytest.raises(Conflict):

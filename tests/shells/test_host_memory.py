@@ -78,7 +78,7 @@ class Site:
     async def _remote(self, role: str) -> RemoteCache:
         files = issue(self._folder, role, role, [f"https://{role}.test/"])
         self.client = await self._stack.enter_async_context(Client(client_context(files)))
-        remote = RemoteCache(self.client, [self.process.base])
+        remote = RemoteCache(self.client, self.process.base)
         self._stack.push_async_callback(remote.close)
         return remote
 

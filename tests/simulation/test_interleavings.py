@@ -130,7 +130,7 @@ def stale(reader: LogReader) -> bytes:
 def test_behind_a_cache(runner: asyncio.Runner) -> None:
     """The remote store and the cache's role, all of both but the connection between them."""
     role = CacheRole(MemoryStore(), Metrics(), body_bytes=1 << 20)
-    logs = KeptLogs(RemoteCache(HandedOver(role), ["https://cache.test/"]), runner)  # type: ignore[arg-type]
+    logs = KeptLogs(RemoteCache(HandedOver(role), "https://cache.test/"), runner)  # type: ignore[arg-type]
     covers(explore(logs, DEPTH), interleavings=600_000, states=28_000, logs=98, resumed=690)
 
 
@@ -150,7 +150,7 @@ async def connected(stack: AsyncExitStack, folder: Path) -> RemoteCache:
     role = CacheRole(MemoryStore(), Metrics(), body_bytes=1 << 20)
     server = await stack.enter_async_context(Server(role.handle, server_context(files["cache"])))
     client = await stack.enter_async_context(Client(client_context(files["verifier"])))
-    return RemoteCache(client, [f"https://127.0.0.1:{server.port}"], deadline_s=60.0)
+    return RemoteCache(client, f"https://127.0.0.1:{server.port}", deadline_s=60.0)
 
 
 @SENTENCES

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
+from sdcp.errors import Forbidden
 from sdcp.ports import Cache, Entry, Kind, LogSlice, ObjectMissingError, StoreFullError, StoreUnavailableError
 
 
@@ -61,14 +62,20 @@ class CompositeCache:
         try:
             for cache, names in held.items():
                 await cache.lease(lease, names, ttl_ms)
-        except (ObjectMissingError, StoreFullError):
+        except (ObjectMissingError, StoreFullError, Forbidden):
             if not before:
-                with suppress(StoreUnavailableError):
-                    await self.release(lease)
+                await self._give_back(lease, held)
             raise
         self._leased[lease] = tuple(held)
         for cache in before:
             if cache not in held:
+                await cache.release(lease)
+
+    async def _give_back(self, lease: str, held: Iterable[Cache]) -> None:
+        """Release what some of them gave before one refused; what does not answer, or never gave, is left to time."""
+        del self._leased[lease]
+        for cache in held:
+            with suppress(StoreUnavailableError, Forbidden):
                 await cache.release(lease)
 
     async def release(self, lease: str) -> None:

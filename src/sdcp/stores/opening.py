@@ -100,7 +100,7 @@ async def _https(uri: str, means: _Means) -> Cache:
         raise ConfigurationError(f"cache prefix {uri!r}: an https cache is reached with a certificate; give one, [tls]")
     return RemoteCache(
         means.client,
-        [uri],
+        uri,
         deadline_s=means.deadline_s,
         expect_role=means.expect_role,
         host_memory=means.host_memory,

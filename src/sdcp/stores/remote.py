@@ -1,8 +1,8 @@
 """A cache behind `sdcp cache`, or behind anything that speaks docs/mlc.md, over mutual TLS.
 
-Only URIs under the configured prefixes are asked for, redirects are not followed, and an answer is read no further than
-its caller allows (D11). New objects and logs go to the first prefix. Objects travel on a connection of their own, so
-that a round's append never waits behind somebody's rows.
+Only URIs under the configured prefix are asked for, redirects are not followed, and an answer is read no further than
+its caller allows (D11). Objects travel on a connection of their own, so that a round's append never waits behind
+somebody's rows.
 
 What is repeated when an answer is lost: reads, leases, deletions, and the creation of an object, which names its octets
 once and for all. An append never is: its writer reads the log and knows (docs/mlc.md, lost answer).
@@ -14,8 +14,6 @@ import asyncio
 import re
 import secrets
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from functools import partial
 from urllib.parse import urlencode
 
 from sdcp.errors import BodyTooLarge, ConfigurationError, Conflict, MalformedBody, ProblemError
@@ -52,38 +50,34 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/\d+")
 
 
 class RemoteCache:
-    """`sdcp.ports.Cache` over HTTP. `client` is shared, and closed by who made it."""
+    """`sdcp.ports.Cache` over HTTP, of one cache. `client` is shared, and closed by who made it."""
 
     def __init__(
         self,
         client: Client,
-        prefixes: Sequence[str],
+        prefix: str,
         *,
         deadline_s: float = 5.0,
         expect_role: str | None = CACHE,
         host_memory: bool = True,
     ) -> None:
-        """`prefixes` are base URIs of caches; `deadline_s` covers each call with all its tries.
+        """`prefix` is the cache's base URI; `deadline_s` covers each call with all its tries.
 
-        `expect_role` is the role that the servers' certificates must bear; `host_memory`: use that of the caches of
-        this host. Raises ConfigurationError.
+        `expect_role` is the role that the server's certificate must bear; `host_memory`: use that of a cache of this
+        host. Raises ConfigurationError.
         """
         self._client = client
         self._deadline_s = deadline_s
         self._expect_role = expect_role
-        self._prefixes = tuple(_prefix(prefix) for prefix in prefixes)
-        self._host_memory = {
-            prefix: HostMemory(partial(self._take_ticket, prefix), deadline_s=deadline_s)
-            for prefix in (self._prefixes if host_memory else ())
-        }
-        self._codes = True  # until the cache of new objects says that it takes no coding
+        self._prefix = _prefix(prefix)
+        self._host_memory = HostMemory(self._take_ticket, deadline_s=deadline_s) if host_memory else None
+        self._codes = True  # until the cache says that it takes no coding
         self._log_urls: dict[str, str] = {}
-        self._leased: dict[str, tuple[str, ...]] = {}  # which caches know of a lease; most often one
 
     async def close(self) -> None:
-        """See `Cache.close`: give back what is shared with caches of this host; idempotent."""
-        for host_memory in self._host_memory.values():
-            host_memory.close()
+        """See `Cache.close`: give back what is shared with a cache of this host; idempotent."""
+        if self._host_memory is not None:
+            self._host_memory.close()
 
     def allows(self, ref: str) -> bool:
         """See `Cache.allows`."""
@@ -97,11 +91,11 @@ class RemoteCache:
 
     async def fetch(self, ref: str, *, at_most: int) -> bytes | memoryview:
         """See `Cache.fetch`. What is returned is one buffer, never copied after it was put together."""
-        prefix, path, name = self._required(ref, "objects")
-        shared = await self._fetch_shared(ref, prefix, name, at_most)
+        name = self._required(ref, "objects")
+        shared = await self._fetch_shared(ref, name, at_most)
         if shared is not None:
             return shared
-        target = url(prefix, path, name)
+        target = self.ref_of("objects", name)
         limit = max(at_most, _MAX_PROBLEM)  # a refusal may be longer than the object would be
         fields = [("accept", OCTETS)]
         if at_most >= CODED_FROM:
@@ -134,12 +128,11 @@ class RemoteCache:
             raise _unavailable(target, answer)
         return target
 
-    async def _fetch_shared(self, ref: str, prefix: str, name: str, at_most: int) -> memoryview | None:
+    async def _fetch_shared(self, ref: str, name: str, at_most: int) -> memoryview | None:
         """What lies in memory of this host; None: ask by TLS."""
-        host_memory = self._host_memory.get(prefix)
-        if host_memory is None or at_most < SHARED_FROM:
+        if self._host_memory is None or at_most < SHARED_FROM:
             return None
-        found = await host_memory.get(name, at_most)
+        found = await self._host_memory.get(name, at_most)
         if found is None:
             return None
         reply, view = found
@@ -151,11 +144,10 @@ class RemoteCache:
 
     async def _create_shared(self, name: str, data: bytes | memoryview) -> bool:
         """Create an object in memory of this host; False: it was not, or that is not known."""
-        host_memory = self._host_memory.get(self._prefixes[0])
         octets = memoryview(data).cast("B")
-        if host_memory is None or len(octets) < SHARED_FROM:
+        if self._host_memory is None or len(octets) < SHARED_FROM:
             return False
-        reply = await host_memory.put(name, octets)
+        reply = await self._host_memory.put(name, octets)
         return reply is not None and reply.status in (200, 201)  # TLS words a refusal better, and is refused as soon
 
     async def _put_coded(self, target: str, fields: list[tuple[str, str]], data: bytes | memoryview) -> Answer | None:
@@ -179,44 +171,27 @@ class RemoteCache:
         except ProblemError as fault:
             raise StoreUnavailableError(f"{ref}: {fault.detail}") from None
 
-    async def _take_ticket(self, prefix: str) -> Ticket | None:
-        answer = await self._call("POST", url(prefix, "host-memory"), [("accept", CBOR)], idempotent=True)
+    async def _take_ticket(self) -> Ticket | None:
+        answer = await self._call("POST", url(self._prefix, "host-memory"), [("accept", CBOR)], idempotent=True)
         return Ticket.decode(answer.body) if answer.status == 200 else None
 
     async def delete(self, ref: str) -> None:
         """See `Cache.delete`."""
-        prefix, path, name = self._required(ref, "objects")
-        host_memory = self._host_memory.get(prefix)
-        if host_memory is not None and await host_memory.delete(name) in (204, 404, 409):
+        name = self._required(ref, "objects")
+        if self._host_memory is not None and await self._host_memory.delete(name) in (204, 404, 409):
             return
-        answer = await self._call("DELETE", url(prefix, path, name), idempotent=True)
+        answer = await self._call("DELETE", self.ref_of("objects", name), idempotent=True)
         if answer.status not in (204, 404, 409):
             raise _unavailable(ref, answer)
 
     # -- leases -------------------------------------------------------------------------------------------------------
 
     async def lease(self, lease: str, refs: Sequence[str], ttl_ms: int) -> None:
-        """See `Cache.lease`. All or nothing over several caches too: if one refuses, the others are released."""
-        by_prefix: dict[str, list[str]] = {}
-        for ref in refs:
-            prefix, _, name = self._required(ref, "objects")
-            by_prefix.setdefault(prefix, []).append(name)
-        before = self._leased.get(lease, ())
-        self._leased[lease] = tuple(dict.fromkeys((*before, *by_prefix)))
-        try:
-            for prefix, names in by_prefix.items():
-                await self._lease_at(prefix, lease, names, ttl_ms)
-        except (ObjectMissingError, StoreFullError):
-            if not before:
-                with suppress(StoreUnavailableError):
-                    await self.release(lease)
-            raise
-
-    async def _lease_at(self, prefix: str, lease: str, names: Sequence[str], ttl_ms: int) -> None:
-        host_memory = self._host_memory.get(prefix)
-        if host_memory is not None and await host_memory.lease(lease, names, ttl_ms) == 204:
+        """See `Cache.lease`."""
+        names = [self._required(ref, "objects") for ref in refs]
+        if self._host_memory is not None and await self._host_memory.lease(lease, names, ttl_ms) == 204:
             return
-        target = url(prefix, "leases/{lease}", lease)
+        target = self.ref_of("leases", lease)
         body = Lease(objects=tuple(names), ttl_ms=ttl_ms).encode()
         answer = await self._call("PUT", target, [("content-type", CBOR)], body, idempotent=True)
         if answer.status == 404:
@@ -228,15 +203,12 @@ class RemoteCache:
 
     async def release(self, lease: str) -> None:
         """See `Cache.release`."""
-        # Forgotten whether or not the cache answers: a lease that cannot be given back ends by time.
-        for prefix in self._leased.pop(lease, self._prefixes[:1]):
-            host_memory = self._host_memory.get(prefix)
-            if host_memory is not None and await host_memory.release(lease) == 204:
-                continue
-            target = url(prefix, "leases/{lease}", lease)
-            answer = await self._call("DELETE", target, idempotent=True)
-            if answer.status not in (204, 404):
-                raise _unavailable(target, answer)
+        if self._host_memory is not None and await self._host_memory.release(lease) == 204:
+            return
+        target = self.ref_of("leases", lease)
+        answer = await self._call("DELETE", target, idempotent=True)
+        if answer.status not in (204, 404):
+            raise _unavailable(target, answer)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
@@ -295,15 +267,15 @@ class RemoteCache:
 
     def ref_of(self, kind: Kind, name: str) -> str:
         """See `Cache.ref_of`."""
-        return url(self._prefixes[0], f"{kind}/{{name}}", name)
+        return url(self._prefix, f"{kind}/{{name}}", name)
 
     async def listing(self, kind: Kind, prefix: str = "", after: str = "", limit: int = MOST_ENTRIES) -> list[Entry]:
         """See `Cache.listing`. For routers alone; from caches that have it (docs/mlc.md)."""
         query = urlencode({"prefix": prefix, "after": after, "limit": limit})
-        target = f"{url(self._prefixes[0], kind)}?{query}"
+        target = f"{url(self._prefix, kind)}?{query}"
         answer = await self._call("GET", target, [("accept", CBOR)], idempotent=True, max_bytes=_MAX_LISTING)
         if answer.status in (404, 405, 501):
-            raise NoListingError(f"{self._prefixes[0]} does not list what it keeps (status {answer.status}).")
+            raise NoListingError(f"{self._prefix} does not list what it keeps (status {answer.status}).")
         if answer.status != 200:
             raise _unavailable(target, answer)
         try:
@@ -350,25 +322,22 @@ class RemoteCache:
         if target is None:
             if len(self._log_urls) >= _KNOWN_LOGS:
                 self._log_urls.clear()
-            target = self._log_urls[ref] = url(*self._required(ref, "logs"))
+            target = self._log_urls[ref] = self.ref_of("logs", self._required(ref, "logs"))
         return target
 
-    def _required(self, ref: str, kind: str) -> tuple[str, str, str]:
-        """Base URI, path and name, as `url` takes them. Raises ValueError for what is not allowed (D11)."""
-        split = self._split(ref, kind)
-        if split is None:
-            raise ValueError(f"{ref} is none of the {kind} under the configured cache prefixes")
-        return split
+    def _required(self, ref: str, kind: str) -> str:
+        """The name in `ref`. Raises ValueError for what is not allowed (D11)."""
+        name = self._split(ref, kind)
+        if name is None:
+            raise ValueError(f"{ref} is none of the {kind} under the configured cache prefix {self._prefix}")
+        return name
 
-    def _split(self, ref: str, kind: str) -> tuple[str, str, str] | None:
+    def _split(self, ref: str, kind: str) -> str | None:
         try:
             parent, _, name = normalize_uri(ref).rpartition("/")
         except ValueError:
             return None
-        for prefix in self._prefixes:
-            if parent == f"{prefix}/{kind}" and NAME.fullmatch(name):
-                return prefix, f"{kind}/{{name}}", name
-        return None
+        return name if parent == f"{self._prefix}/{kind}" and NAME.fullmatch(name) else None
 
 
 def _prefix(prefix: str) -> str:

@@ -59,7 +59,7 @@ class Site:
         await self._stack.enter_async_context(server)
         self.client = await self._stack.enter_async_context(Client(client_context(self.files["drafter"])))
         self.base = f"https://127.0.0.1:{server.port}"
-        self.remote = RemoteCache(self.client, [self.base], host_memory=False)
+        self.remote = RemoteCache(self.client, self.base, host_memory=False)
 
     async def _handle(self, request: Request) -> Response:
         response = await self.role.handle(request)

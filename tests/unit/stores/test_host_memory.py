@@ -71,7 +71,7 @@ class Site:
 
     async def remote(self, who: str, *, host_memory: bool = True) -> RemoteCache:
         client = await self._stack.enter_async_context(Client(client_context(self.files[who])))
-        remote = RemoteCache(client, [f"https://127.0.0.1:{self.server.port}"], host_memory=host_memory)
+        remote = RemoteCache(client, f"https://127.0.0.1:{self.server.port}", host_memory=host_memory)
         self.caches.append(remote)
         return remote
 
@@ -175,7 +175,7 @@ async def test_refusals_are_those_of_tls(site: Site) -> None:
 async def test_a_lease_of_nothing_is_refused(site: Site) -> None:
     drafter = await site.remote("drafter")
     ref = await drafter.create(DATA)
-    channel = drafter._host_memory[drafter._prefixes[0]]
+    channel = drafter._host_memory[drafter._prefix]
     for request in (
         SegmentRequest(id=0, do=LEASE, name="l", ttl_ms=1000),
         SegmentRequest(id=0, do=LEASE, name="l", objects=(ref.rpartition("/")[2],)),
@@ -218,7 +218,7 @@ async def test_no_descriptor_leaks(site: Site) -> None:
             await drafter.delete(ref)
 
     await some()
-    spares = drafter._host_memory[drafter._prefixes[0]]._spares  # segments that are kept ready
+    spares = drafter._host_memory[drafter._prefix]._spares  # segments that are kept ready
     spares.close()
     while spares._coming:
         await asyncio.sleep(0)

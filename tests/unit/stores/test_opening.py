@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sdcp.errors import ConfigurationError
+from sdcp.errors import ConfigurationError, Forbidden
 from sdcp.http.authority import issue
 from sdcp.http.client import Client
 from sdcp.http.tls import client_context
-from sdcp.ports import Cache, LogFencedError, LogSlice, ObjectMissingError
+from sdcp.ports import Cache, LogFencedError, LogSlice, ObjectMissingError, StoreUnavailableError
 from sdcp.stores.opening import SCHEMES, open_cache
 from tests.unit.stores.s3_process import S3Process
 from tests.unit.stores.samples import commit, fence
@@ -212,3 +212,31 @@ async def test_a_lease_that_moves_from_one_to_another_leaves_the_first(two, thir
     await two.release("l")
     await two.sweep()
     assert await third.listing("leases") == []
+
+
+async def test_leases_that_cannot_be_given_back_are_not_remembered(two, third, monkeypatch):
+    """A drafter takes one for every round: while a cache is away they must not pile up."""
+
+    async def away(lease: str) -> None:
+        raise StoreUnavailableError("away")
+
+    ref = await third.create(b"x")
+    for cache in two._caches:
+        monkeypatch.setattr(cache, "release", away)
+    for number in range(3):
+        await two.lease(f"l{number}", [ref], 1000)
+        with pytest.raises(StoreUnavailableError):
+            await two.release(f"l{number}")
+    assert not two._leased
+
+
+@pytest.mark.decision("D42-several")
+async def test_a_refusal_of_one_cache_ends_what_the_others_gave(two, third):
+    ours = await two.create(b"x")
+    theirs = await third.create(b"y")
+    await third.lease("l", [theirs], 60_000)
+    with pytest.raises(Forbidden):
+        await two.lease("l", [ours, theirs], 60_000)
+    await two.delete(ours)
+    with pytest.raises(ObjectMissingError):
+        await two.fetch(ours, at_most=1)

@@ -14,7 +14,7 @@ from sdcp.http.client import Client
 from sdcp.http.exchange import Request, Response
 from sdcp.http.server import Server
 from sdcp.http.tls import TlsFiles, client_context, server_context
-from sdcp.ports import LogSlice, ObjectMissingError, StoreUnavailableError
+from sdcp.ports import LogSlice, StoreUnavailableError
 from sdcp.roles.cache import CacheRole
 from sdcp.roles.telemetry import Metrics
 from sdcp.stores.memory import MemoryStore
@@ -39,9 +39,9 @@ class Site:
     async def server(self, handler: Callable[[Request], Awaitable[Response]], role: str = "cache") -> Server:
         return await self._stack.enter_async_context(Server(handler, server_context(self.files[role])))
 
-    async def remote(self, *servers: Server, deadline_s: float = 20.0) -> RemoteCache:
+    async def remote(self, server: Server, deadline_s: float = 20.0) -> RemoteCache:
         client = await self._stack.enter_async_context(Client(client_context(self.files["verifier"])))
-        return RemoteCache(client, [f"https://127.0.0.1:{each.port}" for each in servers], deadline_s=deadline_s)
+        return RemoteCache(client, f"https://127.0.0.1:{server.port}", deadline_s=deadline_s)
 
 
 @pytest.fixture
@@ -174,45 +174,17 @@ async def test_objects_travel_on_a_connection_of_their_own(site):
     assert len(server.connections) == 2
 
 
-async def test_a_lease_over_two_caches_is_all_or_nothing_too(site):
-    stores = [MemoryStore(), MemoryStore()]
-    servers = [await site.server(CacheRole(store, Metrics(), body_bytes=1000).handle) for store in stores]
-    first, second = await site.remote(servers[0]), await site.remote(servers[1])
-    both = await site.remote(*servers)
-    refs = [await first.create(b"x"), await second.create(b"y")]
-    await both.lease("l", refs, 60_000)
-    assert [store.figures()["leases"] for store in stores] == [1, 1]
-    await both.release("l")
-    assert [store.figures()["leases"] for store in stores] == [0, 0]
-    await second.delete(refs[1])
-    with pytest.raises(ObjectMissingError):
-        await both.lease("m", refs, 60_000)
-    assert [store.figures()["leases"] for store in stores] == [0, 0]
-
-
-async def test_leases_that_cannot_be_given_back_are_not_remembered(site):
-    """A drafter takes one for every round: while the cache is away they must not pile up."""
-    remote = await site.remote(await site.server(answering(503)))
-    ref = remote.ref_of("objects", "o1")
-    for number in range(3):
-        with pytest.raises(StoreUnavailableError):
-            await remote.lease(f"l{number}", [ref], 1000)
-        with pytest.raises(StoreUnavailableError):
-            await remote.release(f"l{number}")
-    assert not remote._leased
-
-
 async def test_what_a_prefix_may_be(site):
     server = await site.server(answering(200))
     client_of = await site.remote(server)
     assert client_of.ref_of("logs", "s") == f"https://127.0.0.1:{server.port}/logs/s"
     for prefix in ("http://a/", "https://a/?x", "https://a/#x", "a", ""):
         with pytest.raises(ConfigurationError):
-            RemoteCache(client_of._client, [prefix])
+            RemoteCache(client_of._client, prefix)
 
 
 async def test_spellings_of_one_uri_are_one(site):
-    remote = RemoteCache((await site.remote(await site.server(answering(200))))._client, ["HTTPS://Cache.test:443/a/"])
+    remote = RemoteCache((await site.remote(await site.server(answering(200))))._client, "HTTPS://Cache.test:443/a/")
     assert remote.allows("https://cache.test/a/objects/x")
     assert remote.allows_log("https://CACHE.test:443/a/logs/x")
     assert not remote.allows("https://cache.test/a/logs/x")
