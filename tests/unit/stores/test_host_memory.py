@@ -175,7 +175,7 @@ async def test_refusals_are_those_of_tls(site: Site) -> None:
 async def test_a_lease_of_nothing_is_refused(site: Site) -> None:
     drafter = await site.remote("drafter")
     ref = await drafter.create(DATA)
-    channel = drafter._host_memory[drafter._prefix]
+    channel = drafter._host_memory
     for request in (
         SegmentRequest(id=0, do=LEASE, name="l", ttl_ms=1000),
         SegmentRequest(id=0, do=LEASE, name="l", objects=(ref.rpartition("/")[2],)),
@@ -218,7 +218,7 @@ async def test_no_descriptor_leaks(site: Site) -> None:
             await drafter.delete(ref)
 
     await some()
-    spares = drafter._host_memory[drafter._prefix]._spares  # segments that are kept ready
+    spares = drafter._host_memory._spares  # segments that are kept ready
     spares.close()
     while spares._coming:
         await asyncio.sleep(0)
