@@ -26,7 +26,7 @@ from sdcp.errors import ProblemError
 from sdcp.machines.effects import AppendManifest, ReadManifest, SetTimer
 from sdcp.machines.inputs import LogAppended, LogRead, LogUnanswered
 from sdcp.machines.manifest import Manifest
-from sdcp.messages.manifest import ManifestRecord, PromptRecord, RequestRecord
+from sdcp.messages.manifest import AssignedRecord, ManifestRecord, PromptRecord, RequestRecord
 
 TIMER = "manifest"
 RETRY_FIRST_MS = 50
@@ -57,8 +57,9 @@ class ManifestLog:
 
     @property
     def settled(self) -> bool:
-        """Whether everything written is durable, and everybody who wanted a look has had it."""
-        return self._vanished or not (self._records or self._sent or self._looks)
+        """Whether all that anybody waits for, which no assignment is, is durable, and who wanted a look has had it."""
+        waited_for = any(not isinstance(each, AssignedRecord) for each in (*self._batch, *self._records))
+        return self._vanished or not (waited_for or self._looks)
 
     def write(self, record: ManifestRecord) -> None:
         """Let a record be appended; it gets its number then."""
@@ -70,10 +71,10 @@ class ManifestLog:
 
     def go(self) -> Effects:
         """Return what has to be done now, if nothing is under way."""
-        if self.awaited is not None or self.settled or self.lost:
+        if self.awaited is not None or self._vanished or self.lost:
             return []
         if not self._records:
-            return self._read()
+            return self._read() if self._looks else []
         # One at a time while a long prompt is on its way; else all that there is.
         long = any(isinstance(record, RequestRecord | PromptRecord) for record in self._records)
         self._batch = [self._records.popleft() for _ in range(1 if long else len(self._records))]

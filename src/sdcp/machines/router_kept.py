@@ -3,9 +3,10 @@
 Around a `RouterSession`, which says what to keep; here its effects wait for the records before them:
 
 - Nothing goes to a verifier before the request is durable, so that a session which somebody may serve can be found.
-- No front end is answered, and no change of the profile sent, before all that was to be kept by then is durable.
-- What else a verifier or drafter is told does not wait; its record comes after. If that is lost, what the manifest says
-  is old, and going on from it is safe all the same (`router_taking_up`).
+- No front end is told where its session is served, what became of its change of the profile or its withdrawal, or that
+  the session has ended, and no change is sent, before the manifest says so.
+- Nothing else waits: who verifies and who drafts is kept when it is so. If such a record is lost, what the manifest
+  says is old, and going on from it is safe all the same (`router_taking_up`).
 - Before a fence, and before a repeated PUT drafter, one looks whether another life of a router has taken the session:
   those are what an old life does by itself when it wakes up, and what would disturb the new one.
 

@@ -46,7 +46,7 @@ def test_nothing_goes_to_a_verifier_before_the_request_is_durable() -> None:
 
 
 @pytest.mark.decision("D45-answers-wait")
-def test_the_front_end_hears_nothing_before_what_it_is_told_is_durable() -> None:
+def test_the_front_end_is_told_where_its_session_is_served_when_that_is_durable() -> None:
     bench = KeptBench()
     asked = bench.ask(inputs.RequestSubmitted)
     bench.run(until=fx.SendOpen)
@@ -57,8 +57,21 @@ def test_the_front_end_hears_nothing_before_what_it_is_told_is_durable() -> None
     assert bench.stored.kinds() == ["request", "opened", "assigned"]
 
 
+@pytest.mark.decision("D45-answers-wait")
+def test_the_end_of_a_session_is_told_when_it_is_durable() -> None:
+    bench = running()
+    waiting = bench.locate(1)
+    told = bench.tell(bench.event(Action.FINISH))
+    assert bench.waits(waiting)
+    assert bench.waits(told)
+    bench.run()
+    assert bench.answer_to(waiting) == Location(session=SESSION, epoch=1, verifier=V1, ended=Action.FINISH)
+    assert bench.answer_to(told) is None
+    assert bench.stored.kinds()[-1] == "end"
+
+
 @pytest.mark.decision("D45-drafters-do-not-wait")
-def test_verifier_and_drafter_are_told_of_an_assignment_without_waiting_for_a_record() -> None:
+def test_verifier_and_drafter_do_not_wait_until_it_is_durable_who_they_are() -> None:
     bench = KeptBench()
     bench.ask(inputs.RequestSubmitted)
     bench.run(until=fx.SendOpen)
@@ -70,6 +83,16 @@ def test_verifier_and_drafter_are_told_of_an_assignment_without_waiting_for_a_re
     bench.give(bench.perform(held))
     bench.run()
     assert bench.stored.kinds() == ["request", "opened", "assigned"]
+
+
+@pytest.mark.decision("D45-drafters-do-not-wait")
+def test_nor_does_a_front_end_wait_for_the_record_of_an_assignment() -> None:
+    bench = KeptBench()
+    bench.ask(inputs.RequestSubmitted)
+    bench.run(until=fx.SendAssignment)
+    bench.run(until=fx.AppendManifest)
+    assert bench.stored.kinds() == ["request", "opened"]
+    assert bench.answer_to(bench.locate(None)) == Location(session=SESSION, epoch=1, verifier=V1)
 
 
 @pytest.mark.decision("D45-policies")
