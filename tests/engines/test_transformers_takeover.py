@@ -309,7 +309,7 @@ async def test_a_full_cache_costs_the_session_nothing_but_the_kv(stage: Stage) -
     assert session.output == await unmoved(stage, contract)
 
 
-@pytest.mark.decision("D44-ended", "D44-dropped")
+@pytest.mark.decision("D44-ended", "D44-dropped", "D44-held")
 @pytest.mark.parametrize("ending", ["finish", "fence", "superseded", "finished elsewhere"])
 async def test_every_ending_at_a_verifier_leaves_nothing_leased(stage: Stage, ending: str) -> None:
     contract, first = contract_of(stage, 1), stage.verifiers[0]
@@ -323,6 +323,7 @@ async def test_every_ending_at_a_verifier_leaves_nothing_leased(stage: Stage, en
                 await session.play(1)
         case "superseded":
             await session.fail_over(first.base)
+            assert first.counted("kv_loaded") == 0, "the engine holds the prompt itself"
             await session.play()
         case "finished elsewhere":
             await session.fail_over(stage.verifiers[1].base)
