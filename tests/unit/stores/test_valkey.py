@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from sdcp.ports import (
     StoreFullError,
     StoreUnavailableError,
 )
+from sdcp.stores import valkey_server
 from sdcp.stores.memory import MemoryCache
 from sdcp.stores.valkey import ValkeyCache
 from tests.unit.stores.samples import commit, fence
@@ -100,6 +102,9 @@ async def test_tags_rise_over_all_logs_and_over_what_the_server_forgot(process, 
     await process.command("FLUSHALL")
     third = await cache.append(cache.ref_of("logs", "a"), commit(1), None)
     assert int(first) < int(second) < int(third)
+    tomorrow = int(third) + 86_400_000_000
+    await process.command("SET", "{sdcp}:version", str(tomorrow))  # its clock has gone back since
+    assert int(await cache.append(cache.ref_of("logs", "c"), commit(1), None)) == tomorrow + 1
 
 
 @pytest.mark.decision("D43-once")
@@ -172,6 +177,34 @@ async def test_who_gives_up_takes_nobodys_answer(cache):
             assert isinstance(data, asyncio.CancelledError) or data == bytes([n]) * 1000
     tag = await cache.append(log, commit(1), None)
     assert await cache.read_log(log) == LogSlice(0, commit(1), tag)
+
+
+async def test_an_append_that_is_given_up_before_it_travels_is_not_done(process, cache):
+    process.signal(signal.SIGSTOP)
+    travelling = asyncio.create_task(cache.append(cache.ref_of("logs", "a"), commit(1), None))
+    await _turns()
+    waiting = asyncio.create_task(cache.append(cache.ref_of("logs", "b"), commit(1), None))
+    await _turns()
+    waiting.cancel()
+    process.signal(signal.SIGCONT)
+    await travelling
+    await cache.append(cache.ref_of("logs", "c"), commit(1), None)
+    assert [entry.name for entry in await cache.listing("logs")] == ["a", "c"]
+
+
+async def _turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_connection_whose_check_failed_is_not_used(process, monkeypatch):
+    """Whatever went wrong: the next call does not get it unchecked."""
+    async with opened(process.uri) as cache:
+        await process.command("CLIENT", "KILL", "TYPE", "normal")
+        monkeypatch.setattr(valkey_server, "complaints", lambda *_: 1 // 0)
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                await cache.listing("logs")
 
 
 async def test_a_server_that_lost_the_script_is_given_it_again(process, cache):
@@ -266,6 +299,14 @@ async def test_when_the_servers_memory_is_full_what_is_leased_stays(process):
         await cache.append(log, commit(1, 2), tag)
 
 
+@pytest.mark.decision("D43-memory")
+async def test_a_read_is_answered_though_it_cannot_be_noted_as_a_use(process, cache):
+    ref = await cache.create(b"x", name="m1")
+    await process.command("ZADD", "{sdcp}:unleased", "1", "m1")
+    await process.command("CONFIG", "SET", "maxmemory", "1")
+    assert await cache.fetch(ref, at_most=1) == b"x"
+
+
 @pytest.mark.decision("D43-leases")
 async def test_leases_end_by_the_servers_clock(cache):
     ref = await cache.create(b"x")
@@ -278,6 +319,20 @@ async def test_leases_end_by_the_servers_clock(cache):
     await cache.release("long")
     await cache.delete(ref)
     assert await cache.listing("objects") == []
+
+
+async def test_more_leases_of_one_object_than_one_call_ends(process, cache):
+    ref = await cache.create(b"x", name="m1")
+    await asyncio.gather(*(cache.lease(f"l{n}", [ref], 60_000) for n in range(1100)))
+    for key in ("{sdcp}:ends", "{sdcp}:h:m1"):
+        over = "for _, each in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, each) end"
+        await process.command("EVAL", over, "1", key)
+    await cache.delete(ref)
+    assert await cache.listing("objects") == []
+    await cache.sweep()
+    assert await cache.listing("leases") == []
+    assert await process.command("EXISTS", "{sdcp}:unleased") == 0
+    await cache.create(b"y", name="m1")
 
 
 async def test_a_lease_that_is_taken_anew_holds_the_new_objects_only(cache):
