@@ -20,7 +20,6 @@ from sdcp.http.tls import TlsFiles, client_context
 from sdcp.machines.reader import LogReader
 from sdcp.messages.record import CommitRecord
 from sdcp.stores.durable import DurableStore
-from sdcp.stores.frames import Scan
 from tests.e2e import sockets
 from tests.e2e.conftest import System, cycle, plain_greedy
 
@@ -158,12 +157,10 @@ async def served_again(system: System) -> openai.AsyncOpenAI:
 
 
 async def outputs(folder: Path) -> list[list[int]]:
-    """The committed output of each log in a store whose process has ended."""
-    segments = [memoryview(path.read_bytes()) for path in (folder / "journal").glob("*.journal")]
-    names = {found.frame.name for octets in segments for found in Scan(octets, 0, sealed=False).frames()}
+    """The committed output of each commit log in a store whose process has ended."""
     store = DurableStore(folder)
     try:
-        return [committed((await store.read_log(name, 0))[0]) for name in names]
+        return [committed((await store.read_log(entry.name, 0))[0]) for entry in store.listing("logs", "c")]
     finally:
         await store.close()
 
