@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import openai
 import pytest
 
+from sdcp.http.authority import issue
 from sdcp.machines.reader import LogReader
 from sdcp.messages.record import CommitRecord
 from sdcp.ports import Cache
@@ -71,3 +75,20 @@ async def test_rounds_with_rows(system: System, bucket: Cache) -> None:
     assert tokens_of(whole.choices[0].text) in await outputs(bucket)
     await system.end()
     assert await bucket.listing("leases") == []
+
+
+@pytest.mark.decision("D42-checked")
+async def test_a_role_whose_store_cannot_be_used_says_so_in_one_line(tmp_path: Path, s3: S3Process) -> None:
+    issue(tmp_path, "router", "router", ["https://127.0.0.1:1"])
+    settings = tmp_path / "router.toml"
+    settings.write_text(
+        '[tls]\ncertificate = "router.pem"\nkey = "router.key"\nca = "ca.pem"\n'
+        f'[cache]\nprefixes = ["s3://no-such-bucket/x?endpoint={s3.endpoint}"]\n'
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sdcp.cli", "router", "--config", str(settings)), stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 2
+    assert said.decode().startswith("sdcp: cache s3://no-such-bucket/x cannot be used: ")
+    assert said.count(b"\n") == 1

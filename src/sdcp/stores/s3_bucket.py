@@ -8,6 +8,7 @@ ends aborts the process.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from sdcp.ports import StoreFullError, StoreUnavailableError
 
 THREADS = 32
 """Requests at once; further ones wait."""
+
+_CODE = re.compile(r"<Code>(\w+)</Code>")
 
 T = TypeVar("T")
 
@@ -149,10 +152,18 @@ class Bucket:
         except TimeoutError:
             raise StoreUnavailableError(f"no answer within {self._deadline_s} s") from None
         except (BaseError, OSError) as fault:
-            told = str(fault).partition("\n")[0]
+            told = _told(fault)
             if "507 Insufficient Storage" in told:
                 raise StoreFullError(told) from None
             raise StoreUnavailableError(told) from None
+
+
+def _told(fault: Exception) -> str:
+    """What the library and the server say, in one line: their first, without XML, and the server's word for it."""
+    whole = str(fault)
+    code = _CODE.search(whole)
+    line = whole.partition("\n")[0].partition(": <")[0]
+    return f"{line} ({code[1]})" if code else line
 
 
 def _check_bucket(fault: FileNotFoundError) -> None:

@@ -55,6 +55,11 @@ def test_no_port_but_loopback_by_default(tmp_path: Path) -> None:
         (VERIFIER.replace("ca = ", "authority = "), r"\[tls\] authority: unknown key.*; \[tls\] ca: missing"),
         (VERIFIER + '[server]\nlisten = "0.0.0.0:7402"', r"\[server\]: listen = 0.0.0.0:7402 is every address"),
         (VERIFIER + '[server]\nlisten = "[::]:7402"', r"\[server\]: listen = \[::\]:7402 is every address"),
+        (
+            VERIFIER.replace("https://127", "http://127"),
+            r"\[cache.prefixes\] 0: must be the URI of a cache, which begins",
+        ),
+        (VERIFIER + 'logs = "logs"', r"\[cache\] logs: must be the URI of a cache"),
         ("not toml", "is not TOML"),
     ],
 )
@@ -62,6 +67,15 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint) as caught:
         load(write(tmp_path, text), VerifierSettings)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.decision("D42-schemes", "D42-several")
+def test_caches_of_any_scheme_and_one_for_logs(tmp_path: Path) -> None:
+    uris = ("https://a", "file:///b", "memory:/c", "s3://bucket/d?region=e", "valkey://f/0?prefix=g")
+    text = VERIFIER.replace('["https://127.0.0.1:1/"]', str(list(uris)).replace("'", '"')) + 'logs = "s3://bucket/h/"\n'
+    cache = load(write(tmp_path, text), VerifierSettings).cache
+    assert (cache.prefixes, cache.logs) == (uris, "s3://bucket/h")
+    assert load(write(tmp_path, VERIFIER), VerifierSettings).cache.logs is None
 
 
 @pytest.mark.parametrize("role", ROLES)

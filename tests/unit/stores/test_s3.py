@@ -180,6 +180,44 @@ async def test_an_answer_that_is_cut_is_no_object_and_no_log(s3, kept):
         await cache.close()
 
 
+async def test_a_list_that_is_cut_is_no_shorter_log(s3):
+    bucket = s3.bucket()
+    whole = await S3Cache.open(f"s3://{bucket}/x?endpoint={s3.endpoint}")
+    log = whole.ref_of("logs", "s")
+    await whole.append(log, commit(1, 2), await whole.append(log, commit(1, 1), None))
+    await whole.close()
+    cuts: list[int] = []
+
+    def cut(sent: bytes, answer: bytes) -> bytes:
+        return answer[: cuts[0]] if cuts else answer
+
+    async with between(s3, only(b"GET", b"list-type=2", cut)) as endpoint:
+        cache = await S3Cache.open(f"s3://{bucket}/x?endpoint={endpoint}", deadline_s=2.0)
+        for length in (0, 1, 100, 300, 500, 700):
+            cuts[:] = [length]
+            with pytest.raises(StoreUnavailableError):
+                await cache.read_log(log)
+        await cache.close()
+
+
+async def test_a_log_of_more_keys_than_a_list_has(s3):
+    """The server gives a thousand at a time; the end is found, and a tail is read without what is before it."""
+    records = [commit(1, round_) for round_ in range(1050)]
+    starts = [sum(map(len, records[:number])) for number in range(len(records))]
+    cache = await S3Cache.open(s3.uri(s3.bucket()), deadline_s=60.0)
+    await asyncio.gather(
+        *(cache._bucket.create(f"logs/s/{start:016d}", record) for start, record in zip(starts, records, strict=True))
+    )
+    log, end = cache.ref_of("logs", "s"), starts[-1] + len(records[-1])
+    assert (await cache.read_log(log, 0, 100)).data == b"".join(records)[:100]
+    found = await cache.read_log(log, starts[-3])
+    assert found.data == b"".join(records[-3:])
+    tag = await cache.append(log, fence(2), found.etag)
+    assert await cache.read_log(log, end) == LogSlice(end, fence(2), tag)
+    assert [entry.size for entry in await cache.listing("logs")] == [end + len(fence(2))]
+    await cache.close()
+
+
 async def test_an_object_that_is_too_large_is_not_read(s3):
     cache = await S3Cache.open(s3.uri(s3.bucket()))
     ref = await cache.create(bytes(1 << 20))
@@ -216,7 +254,7 @@ async def test_a_store_whose_lists_are_late_is_not_used(s3):
 
 @pytest.mark.decision("D42-checked")
 async def test_a_bucket_that_is_not_there_and_a_server_that_is_not_there(s3):
-    with pytest.raises(ConfigurationError, match=r"s3://no-such-bucket/x cannot be used"):
+    with pytest.raises(ConfigurationError, match=r"s3://no-such-bucket/x cannot be used: .* \(NoSuchBucket\)$"):
         await S3Cache.open(f"s3://no-such-bucket/x?endpoint={s3.endpoint}")
     with pytest.raises(ConfigurationError, match=r"cannot be used"):
         await S3Cache.open("s3://no-such-bucket/x?endpoint=http://127.0.0.1:1", deadline_s=1.0)
