@@ -3,15 +3,15 @@
     folder/journal/   logs: one journal, one sync for all appends that wait      (`sdcp.stores.journal`)
     folder/objects/   one file for each object that lies on disk, whole or absent (`sdcp.stores.object_files`)
     folder/leases/    one file for each lease
+    folder/gone/      one for each object that is gone and that the network may still hold
     folder/lock       held while a process has the folder open
 
 What survives: a killed process loses nothing that was answered, but for objects that were put as sealed segments and
 still lie in host memory alone (D41). A power cut loses no append, and leaves no object partial. Without `sync_objects`
 it may lose the objects of the last seconds, which then are absent as if evicted: most objects are rows of a round that
 is over before a disk has seen them, and nobody should wait for one. It may also lose the leases of the last seconds,
-and bring back objects deleted in them; a kill may bring back what the network level was still to remove. After a
-restart each lease begins its time anew, since the clock that measured it is gone: too long does no harm, too short
-would.
+and bring back objects deleted in them. After a restart each lease begins its time anew, since the clock that measured
+it is gone: too long does no harm, too short would.
 
 Why versions never come twice: they begin with the number of the journal's segment that the run made and synced before
 it served anybody, and a folder's segments are numbered upwards only.
@@ -45,7 +45,7 @@ from sdcp.stores.levels_below import Below
 from sdcp.stores.levels_network import NetworkLevel
 from sdcp.stores.levels_objects import LevelObjects
 from sdcp.stores.levels_room import Room
-from sdcp.stores.object_files import LeaseFiles, ObjectFiles
+from sdcp.stores.object_files import GoneFiles, LeaseFiles, ObjectFiles
 from sdcp.stores.sealed import Sealed
 from sdcp.stores.segments import Sizes
 from sdcp.stores.store import LogState, ObjectInfo
@@ -113,12 +113,16 @@ class DurableStore:
             os.close(self._lock_file)
             raise
         self._objects = LevelObjects(self._room, version=self._version, clock=clock)
+        self._objects.awaited.update(
+            name for _, lease, _ in self._awaited.values() for name in lease.objects if self._table.look(name) is None
+        )
         self._below: Below | None = None
         if network is not None:
             self._below = self._room.network = self._objects.network = Below(
                 self._objects,
                 self._room,
                 network,
+                GoneFiles(folder / "gone"),
                 first_version=self._version(),
                 clock=clock,
                 listed=self._network_listed,
@@ -321,6 +325,7 @@ class DurableStore:
                 if untouched and held is None:
                     self._leases.remove(name)
             self._awaited.clear()
+            self._objects.awaited.clear()
 
 
 def _descriptors() -> int:

@@ -9,13 +9,17 @@ Not here: the task that does it (`sdcp.stores.levels_mover`), and what is asked 
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol
 
 from sdcp.ports import ObjectMissingError
 from sdcp.stores.levels_mover import Mover
 from sdcp.stores.levels_network import NetworkLevel
 from sdcp.stores.levels_room import Room
+from sdcp.stores.object_files import GoneFiles
 from sdcp.stores.segment import log
 from sdcp.stores.store import ObjectInfo
 
@@ -40,13 +44,16 @@ class Below:
         above: Above,
         room: Room,
         network: NetworkLevel,
+        gone: GoneFiles,
         *,
         first_version: int,
         clock: Callable[[], float],
         listed: Callable[[], Awaitable[None]],
     ) -> None:
         """`first_version`: no object before this run has it or a higher one. `listed` is awaited after the listing."""
-        self.mover = Mover(self, network, clock=clock)
+        self.mover = Mover(self, network, gone.found(), clock=clock)
+        self._gone = gone
+        self._unrecorded: deque[ObjectInfo] = deque()
         self._above = above
         self._room = room
         self._levels = room.levels
@@ -78,9 +85,26 @@ class Below:
             return None
 
     def gone(self, info: ObjectInfo, *, was_there: bool) -> None:
-        """An object is no more. Under the lock."""
+        """See `levels_room.Network.gone`."""
         self._immovable.discard(info)
-        self.mover.gone(info, was_there=was_there)
+        # Before the listing nobody knows what the network has under this name: it must not come back for the object.
+        if was_there or not self.mover.listed or info in self._coming or self.mover.may_hold(info):
+            self._unrecorded.append(info)
+            self.mover.doom(info)
+
+    def record_gone(self) -> None:
+        """See `levels_room.Network.record_gone`."""
+        while self._unrecorded:
+            with suppress(IndexError):  # another thread was faster
+                info = self._unrecorded.popleft()
+                if self.mover.is_doomed(info):
+                    self._note(info)
+
+    def _note(self, info: ObjectInfo) -> None:
+        try:
+            self._gone.write(info)
+        except OSError as fault:
+            log.warning("object %r may come back from the network after a kill: %s", info.name, fault.strerror)
 
     def look_after(self) -> None:
         """Move something down, some time soon, if the disk is uneasy. From any thread."""
@@ -111,9 +135,12 @@ class Below:
         """See `Movable.adopt`."""
         in_vain: list[ObjectInfo] = []
         with self._lock:
+            gone = self.mover.last_doomed()
             for info, age_s in found:
                 known = self._table.look(info.name)
-                if known == info:
+                if info.version <= gone.get(info.name, -1):
+                    in_vain.append(info)
+                elif known == info:
                     if info.name not in self._levels.network:
                         self._levels.add_to_network(info)
                 elif info.version >= self._first_version:
@@ -160,6 +187,7 @@ class Below:
             for each in gone:
                 if self._room.evict(each, network):
                     self._room.threads.submit(self._room.files.remove, each)
+            self._room.threads.submit(self.record_gone)
             self._coming[info] = None
             network.coming += info.size
         return gone
@@ -167,6 +195,10 @@ class Below:
     async def read_to_move(self, info: ObjectInfo) -> bytes | None:
         """See `Movable.read_to_move`."""
         return await self._above.read_to_move(info)
+
+    async def was_removed(self, info: ObjectInfo) -> None:
+        """See `Movable.was_removed`."""
+        await asyncio.get_running_loop().run_in_executor(self._room.threads, self._gone.remove, info)
 
     def moved_down(self, info: ObjectInfo) -> bool:
         """See `Movable.moved_down`."""

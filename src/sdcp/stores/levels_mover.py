@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from sdcp.errors import Conflict
@@ -50,6 +50,10 @@ class Movable(Protocol):
         """An object's octets on disk; None when it is gone."""
         ...
 
+    async def was_removed(self, info: ObjectInfo) -> None:
+        """The network holds nothing of a doomed object any more."""
+        ...
+
     def moved_down(self, info: ObjectInfo) -> bool:
         """The network holds it now. False: it is wanted no more, and the network's copy must go."""
         ...
@@ -70,7 +74,15 @@ class _NoRoomError(Exception):
 class Mover:
     """The task over one `NetworkLevel`. Made on the event loop that it runs on."""
 
-    def __init__(self, above: Movable, network: NetworkLevel, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        above: Movable,
+        network: NetworkLevel,
+        doomed: Iterable[ObjectInfo] = (),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`doomed` is to be removed from the network first."""
         self._above = above
         self._network = network
         self._clock = clock
@@ -81,7 +93,7 @@ class Mover:
         self._failures = 0
         self._closed = False
         self.listed = False
-        self._doomed: dict[ObjectInfo, None] = {}
+        self._doomed: dict[ObjectInfo, None] = dict.fromkeys(doomed)
         self._doubtful: set[ObjectInfo] = set()  # whose last put got no answer
 
     @property
@@ -94,12 +106,23 @@ class Mover:
         """Whether the last thing asked of the network failed."""
         return self._failures > 0
 
-    def gone(self, info: ObjectInfo, *, was_there: bool) -> None:
+    def may_hold(self, info: ObjectInfo) -> bool:
+        """Whether the network may hold an object although nobody has said so: its last put got no answer."""
+        return info in self._doubtful
+
+    def is_doomed(self, info: ObjectInfo) -> bool:
+        """Whether an object is to be removed."""
+        return info in self._doomed
+
+    def last_doomed(self) -> dict[str, int]:
+        """The highest version that is to be removed, by name."""
+        return {info.name: info.version for info in sorted(self._doomed, key=lambda info: info.version)}
+
+    def doom(self, info: ObjectInfo) -> None:
         """An object is no more: remove it from the network too, some time soon. From any thread."""
-        if was_there or info in self._doubtful:
-            self._doubtful.discard(info)
-            self._doomed[info] = None
-            self.wake()
+        self._doubtful.discard(info)
+        self._doomed[info] = None
+        self.wake()
 
     def wake(self) -> None:
         """There may be something to do. From any thread."""
@@ -202,3 +225,4 @@ class Mover:
                 self._above.never_again(info)  # the deletion may be done late, and would hit a second copy
                 raise
             self._doomed.pop(info, None)
+            await self._above.was_removed(info)

@@ -35,6 +35,7 @@ class LevelObjects:
     def __init__(self, room: Room, *, version: Callable[[], int], clock: Callable[[], float]) -> None:
         """`version` makes new versions."""
         self.network: Below | None = None
+        self.awaited: set[str] = set()  # names that leases held before a restart and that the network may hold
         self._room = room
         self._levels = room.levels
         self._table = room.levels.table
@@ -91,6 +92,7 @@ class LevelObjects:
             on_disk = self._room.forget(info)
         if on_disk:
             self._files.remove(info)
+        self._room.record_gone()
 
     def check_known(self, name: str) -> None:
         """StoreUnavailableError when it cannot be told yet whether there is such an object."""
@@ -99,6 +101,15 @@ class LevelObjects:
                 "the network level has not been listed yet, so nobody knows whether there is such an object; "
                 "ask again in a moment"
             )
+
+    @property
+    def _is_listed(self) -> bool:
+        """Whether all names in the network are known; if not, what is new goes to disk, to outlive a kill too."""
+        return self.network is None or self.network.mover.listed
+
+    def _check_not_awaited(self, name: str) -> None:
+        if name in self.awaited and self._table.look(name) is None:
+            self.check_known(name)
 
     async def read_to_move(self, info: ObjectInfo) -> bytes | None:
         """See `Above.read_to_move`."""
@@ -139,6 +150,7 @@ class LevelObjects:
     def _put_new(self, name: str, create: Callable[[], ObjectInfo]) -> ObjectInfo | None:
         """Create an object; None when there is one of this name by now. In a thread."""
         with self._lock:
+            self._check_not_awaited(name)
             other = self._creating.get(name)
             if other is None and self._table.look(name) is not None:
                 return None
@@ -180,14 +192,15 @@ class LevelObjects:
     def _put_at_once(self, name: str, segment: Sealed, owner: str) -> ObjectInfo | None:
         """Put a segment into host memory, if it is new and there is room."""
         with self._lock:
+            self._check_not_awaited(name)
             fits = self._levels.host.fits(segment.size)
-            if not fits or name in self._creating or self._table.look(name) is not None:
+            if not fits or not self._is_listed or name in self._creating or self._table.look(name) is not None:
                 return None
             return self._enter_sealed(name, segment, owner)
 
     def _create_sealed(self, name: str, segment: Sealed, owner: str) -> ObjectInfo:
         """Put a segment into host memory, or else to disk. In a thread."""
-        if self._room.make_host_room(segment.size):
+        if self._is_listed and self._room.make_host_room(segment.size):
             with self._lock:
                 self._levels.host.coming -= segment.size
                 info = self._enter_sealed(name, segment, owner)

@@ -32,6 +32,10 @@ class Network(Protocol):
         """An object is no more; `was_there`: the network has a copy. Under the lock."""
         ...
 
+    def record_gone(self) -> None:
+        """Note on disk what is no more, so that a kill forgets none of it. In a thread."""
+        ...
+
     def look_after(self) -> None:
         """The disk may be nearly full. From any thread."""
         ...
@@ -212,7 +216,14 @@ class Room:
         self.remove_copies(copies)
         for info in evicted:
             self.files.remove(info)
+        if evicted:
+            self.record_gone()
         return True
+
+    def record_gone(self) -> None:
+        """See `Network.record_gone`, if there is one."""
+        if self.network is not None:
+            self.network.record_gone()
 
     def remove_copies(self, infos: list[ObjectInfo]) -> None:
         """Remove files of objects that are elsewhere too; their names are in `moving` until it is done."""

@@ -6,7 +6,7 @@ it is: it counts as absent, never as an object. Its name ends in the version, so
 cannot hit a new one of the same name. Leases are not synced: a killed process loses none, a power cut may lose those
 taken in its last seconds, and the objects are then merely unleased.
 
-Not here: which objects may go, and which are in memory (`sdcp.stores.durable`).
+Not here: which objects may go, and what else holds them (`sdcp.stores.levels_objects`).
 """
 
 from __future__ import annotations
@@ -115,6 +115,40 @@ class LeaseFiles:
     def remove(self, name: str) -> None:
         """Remove a lease's file, if it is there."""
         (self._folder / name).unlink(missing_ok=True)
+
+
+class GoneFiles:
+    """Objects that are no more and of which the network level may still hold a copy: one small file each.
+
+    So a killed process forgets none of them, and none comes back when the network is listed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = _cleared(folder)
+        self._numbers = count()
+
+    def found(self) -> list[ObjectInfo]:
+        """All of the folder. A file that was never written whole is removed."""
+        infos = []
+        for path in list(self._folder.iterdir()):
+            try:
+                value = cbor.decode(path.read_bytes())
+                infos.append(ObjectInfo(path.stem, int(path.suffix[1:], 16), value["size"], value["owner"]))  # type: ignore[index]
+            except (MalformedBody, ValueError, KeyError, TypeError):
+                path.unlink()
+        return infos
+
+    def write(self, info: ObjectInfo) -> None:
+        """Note an object. Raises OSError."""
+        octets = cbor.encode({"size": info.size, "owner": info.owner})
+        _write(self._folder, next(self._numbers), self._path(info), [octets], sync=False)
+
+    def remove(self, info: ObjectInfo) -> None:
+        """The network has no copy any more."""
+        self._path(info).unlink(missing_ok=True)
+
+    def _path(self, info: ObjectInfo) -> Path:
+        return self._folder / f"{info.name}.{info.version:x}"
 
 
 def _cleared(folder: Path) -> Path:
