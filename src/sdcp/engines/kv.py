@@ -1,5 +1,6 @@
 """KV of a torch model as octets that another engine of the same layout can take up (D44).
 
+Tensors of a GPU go through the host's memory; that has not been tested on one yet.
 Not here: the file and its tag (`sdcp.wire.kv_object`), sessions (`transformers`).
 """
 
@@ -52,7 +53,7 @@ class KvForm:
 def arithmetic(forward: str, precision: str, device: torch.device) -> str:
     """Name what decides over the bits of KV: the forward pass, its precision, and what it runs on."""
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
-    return f"{forward}:{precision}:{device.type}:{machine}:torch-{torch.__version__}"
+    return f"{forward}:{precision}:torch-{torch.__version__}:{device.type}:{machine}"
 
 
 def _plain(text: str) -> str:

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
+import numpy as np
+
 Octets: TypeAlias = bytes | bytearray | memoryview
 
 TOKENS_DOMAIN = b"SDCP-KV-TOKENS-1\x00"
@@ -184,7 +186,7 @@ def encode_kv(block: KvBlock, facts: KvFacts, key: bytes) -> memoryview:
         raise ValueError("the KV is not of the layout and length that it is to be named by")
     layout = block.check()
     header = _header(facts)
-    data = memoryview(bytearray(len(header) + layout.octets(block.rows) + TAG))
+    data = np.empty(len(header) + layout.octets(block.rows) + TAG, np.uint8).data  # filled below, once
     data[: len(header)] = header
     at = len(header)
     for name, shape in layout.tensors(block.rows):
