@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from sdcp.ports import Cache
 from sdcp.stores.durable import DurableStore
 from sdcp.stores.memory import MemoryStore
 from sdcp.stores.segments import Sizes
 from sdcp.stores.store import Store
+from tests.unit.stores.worlds import World, world_of
 
 SMALL = Sizes(segment=4096, ahead=1024)
 
@@ -50,3 +52,26 @@ async def make_store(request: pytest.FixtureRequest, tmp_path: Path, clock: Cloc
     yield make
     for store in made:
         await store.close()
+
+
+# ---- the contract suite, over every scheme ----
+
+
+@pytest.fixture(params=["memory", "file", "https", "s3", "valkey"])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of(request.param, tmp_path, request) as made:
+        yield made
+
+
+@pytest.fixture
+async def cache(world: World) -> AsyncIterator[Cache]:
+    opened = await world.open("verifier")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def other(world: World) -> AsyncIterator[Cache]:
+    opened = await world.open("router")
+    yield opened
+    await opened.close()
