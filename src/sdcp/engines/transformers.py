@@ -3,8 +3,8 @@
 Many sessions are scored in one ragged pass; each keeps the KV of its accepted prefix and goes back to it by forgetting
 tokens. Rule 1 is judged on the device; rule 2 on the host in float64, position by position, up to the first rejection.
 
-Not here: the arithmetic of passes (`ragged`), loading (`causal`), KV as octets (`kv`), KV for sessions to come
-(`prefixes`), the worker's thread.
+Not here: the arithmetic of passes (`ragged`), loading (`causal`), who holds KV (`sessions`), KV as octets (`kv`), KV
+for sessions to come (`prefixes`), the worker's thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from sdcp.engines.digests import model_digest
 from sdcp.engines.prefixes import PAGE, PrefixStore
 from sdcp.engines.ragged import Piece, SessionKV
 from sdcp.engines.rounds import certain, draft_row, evaluated, judge, sample
-from sdcp.errors import ConfigurationError, InvalidContent, Overloaded
+from sdcp.engines.sessions import Sessions
+from sdcp.errors import ConfigurationError
 from sdcp.ports import DraftJob, DraftResult, PrefillJob, VerifyJob, VerifyResult
 from sdcp.rules.acceptance import GREEDY
 from sdcp.wire.kv_object import KvBlock
@@ -32,39 +33,6 @@ KV_CACHE_BYTES = 256 << 20
 
 CHUNK = 256
 """Tokens of one pass while a session catches up on a prefix that nobody prefilled."""
-
-
-class _Sessions:
-    """The KV of every session. A target is full at `capacity`; a drafter lets go of the one used longest ago."""
-
-    def __init__(self, model: CausalModel, capacity: int, evicts: bool) -> None:
-        self._model, self._capacity, self._evicts = model, capacity, evicts
-        self._held: dict[bytes, SessionKV] = {}
-
-    def __getitem__(self, job: PrefillJob | VerifyJob | DraftJob) -> SessionKV:
-        """Find or admit the session of a job; the latest used comes last."""
-        kv = self._held.pop(job.session, None)
-        if kv is None:
-            kv = self._admitted(empty=job.length == 0 or (isinstance(job, PrefillJob) and job.empty_prompt))
-        self._held[job.session] = kv
-        return kv
-
-    def get(self, session: bytes) -> SessionKV | None:
-        """The KV of a session as it is, without admitting one."""
-        return self._held.get(session)
-
-    def close(self, session: bytes) -> SessionKV | None:
-        """Let go of a session; return what it held."""
-        return self._held.pop(session, None)
-
-    def _admitted(self, empty: bool) -> SessionKV:
-        if empty and self._model.bos is None and not self._evicts:
-            raise InvalidContent("The model has no BOS token to begin with: give a prompt of at least one token (D26).")
-        if len(self._held) >= self._capacity:
-            if not self._evicts:
-                raise Overloaded(f"The engine holds {self._capacity} sessions already: try again later or elsewhere.")
-            del self._held[next(iter(self._held))]
-        return SessionKV((self._model.bos or 0,) if empty else ())  # a drafter may begin with any token
 
 
 class _Transformers:
@@ -132,7 +100,7 @@ class TransformersTarget(_Transformers):
         self.capacity = capacity
         self.vocabulary = self._causal.width
         self.kv_layout = self._causal.form.layout
-        self._sessions = _Sessions(self._causal, capacity, evicts=False)
+        self._sessions = Sessions(self._causal, capacity, evicts=False)
         self._prefixes = PrefixStore(kv_cache_bytes)
 
     @property
@@ -254,7 +222,7 @@ class TransformersDrafter(_Transformers):
         super().__init__(path, tokenizer, capacity, device, precision, threads, lean)
         self.vocabulary = vocabulary or self._causal.width
         self._ids = self._outputs()
-        self._sessions = _Sessions(self._causal, capacity, evicts=True)
+        self._sessions = Sessions(self._causal, capacity, evicts=True)
         self._generator = generator or np.random.default_rng()
 
     def close(self, session: bytes) -> None:
