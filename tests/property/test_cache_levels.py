@@ -10,6 +10,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -41,6 +42,12 @@ def content(name: str, size: int, variant: int) -> bytes:
     return (f"{name}.{variant}.".encode() * size)[:size]
 
 
+def _copy(source: str, target: str) -> None:
+    """As a kill leaves it: a file that is being removed is there, or is not."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
+
+
 class Levels(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -53,8 +60,10 @@ class Levels(RuleBasedStateMachine):
         self.newest = 0
         self.leases: dict[str, tuple[set[str], float, int]] = {}
         self.fence = 0
+        self.late = False
 
     def run(self, doing: Coroutine[Any, Any, T]) -> T:
+        self.was_troubled = hasattr(self, "store") and self.is_troubled()
         return self.runner.run(doing)
 
     @initialize(
@@ -88,12 +97,17 @@ class Levels(RuleBasedStateMachine):
             return store
 
         self.store = self.run(opening())
+        # Then leases are whole, and begin their time anew, when the network has been listed: too long does no harm.
+        self.late |= self.store._below is not None and not self.store._below.mover.listed
 
     # -- what the twin knows ------------------------------------------------------------------------------------------
 
     @property
     def troubled(self) -> bool:
-        """Whether the network may be why something is unavailable."""
+        """Whether the network may be why something was unavailable: before it was asked for, or since."""
+        return self.was_troubled or self.is_troubled()
+
+    def is_troubled(self) -> bool:
         below = self.store._below
         return below is not None and (
             self.network.failing or self.network.unheard or not below.mover.listed or below.mover.failing
@@ -166,7 +180,7 @@ class Levels(RuleBasedStateMachine):
         try:
             self.run(self.store.delete(name))
         except Conflict:
-            assert name in self.leased()
+            assert name in self.leased() or self.late
         except ObjectMissingError:
             self.missing(name)
         except StoreUnavailableError:
@@ -263,13 +277,13 @@ class Levels(RuleBasedStateMachine):
         folder = self.store.folder
         if kill:
             folder = self.folder / str(self.opened)
-            shutil.copytree(self.store.folder, folder)
+            shutil.copytree(self.store.folder, folder, copy_function=_copy)
             lost = self.in_host_memory_alone()
             self.run(self.store.close())
         else:
+            room = (self.limits["disk"] or 0) - self.store.figures()["journal_octets"]
             self.run(self.store.close())
             lost = self.in_host_memory_alone()
-            room = (self.limits["disk"] or 0) - self.store.figures()["journal_octets"]
             held = sum(len(self.objects[name]) for name in self.leased())
             assert not lost & self.leased() or held > room, "an orderly end writes down what is leased"
         for name in lost:

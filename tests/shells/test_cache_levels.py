@@ -76,7 +76,7 @@ async def test_metrics_are_by_level(certificates, tmp_path):
     assert 'level="network"' not in text
 
 
-@pytest.mark.decision("D41-keeps", "D41-restart")
+@pytest.mark.decision("D41-levels", "D41-roles", "D41-keeps", "D41-restart")
 async def test_a_cache_under_a_cache(certificates, tmp_path):
     """The upper one has room for some objects, the lower one for all; what is leased above never rests below alone."""
     names = [f"o{number}" for number in range(40)]

@@ -103,6 +103,8 @@ class Below:
     def _note(self, info: ObjectInfo) -> None:
         try:
             self._gone.write(info)
+            if not self.mover.is_doomed(info):  # it was removed meanwhile
+                self._gone.remove(info)
         except OSError as fault:
             log.warning("object %r may come back from the network after a kill: %s", info.name, fault.strerror)
 
@@ -131,26 +133,28 @@ class Below:
 
     # -- for the mover ------------------------------------------------------------------------------------------------
 
-    def adopt(self, found: list[tuple[ObjectInfo, float]]) -> list[ObjectInfo]:
+    def adopt(self, found: list[tuple[ObjectInfo, float]]) -> None:
         """See `Movable.adopt`."""
-        in_vain: list[ObjectInfo] = []
         with self._lock:
             gone = self.mover.last_doomed()
             for info, age_s in found:
-                known = self._table.look(info.name)
-                if info.version <= gone.get(info.name, -1):
-                    in_vain.append(info)
-                elif known == info:
-                    if info.name not in self._levels.network:
-                        self._levels.add_to_network(info)
-                elif info.version >= self._first_version:
-                    self._foreign += 1
-                elif known is not None:
-                    in_vain.append(info)
-                else:
-                    self._table.add_oldest(info, self._clock() - age_s)
-                    self._levels.add_to_network(info, oldest=True)
-        return in_vain
+                self._adopt(info, age_s, gone.get(info.name, -1))
+        self._room.threads.submit(self.record_gone)
+
+    def _adopt(self, info: ObjectInfo, age_s: float, last_gone: int) -> None:
+        known = self._table.look(info.name)
+        if known == info:
+            if info.name not in self._levels.network:
+                self._levels.add_to_network(info)
+        elif info.version >= self._first_version:
+            self._foreign += 1
+        elif known is not None or info.version <= last_gone:
+            if not self.mover.is_doomed(info):
+                self._unrecorded.append(info)
+            self.mover.doom(info)
+        else:
+            self._table.add_oldest(info, self._clock() - age_s)
+            self._levels.add_to_network(info, oldest=True)
 
     async def adopted_all(self) -> None:
         """See `Movable.adopted_all`."""

@@ -30,8 +30,8 @@ log = logging.getLogger("sdcp.stores")
 class Movable(Protocol):
     """The levels above the network, as the mover asks them."""
 
-    def adopt(self, found: list[tuple[ObjectInfo, float]]) -> list[ObjectInfo]:
-        """Enter what the network was found to hold; return what it holds in vain."""
+    def adopt(self, found: list[tuple[ObjectInfo, float]]) -> None:
+        """Enter what the network was found to hold; doom what it holds in vain."""
         ...
 
     async def adopted_all(self) -> None:
@@ -174,8 +174,7 @@ class Mover:
     async def _list(self) -> None:
         """Enter what the network holds. A page that comes twice, after a failure, does no harm."""
         async for page in self._network.listing():
-            for info in self._above.adopt(page):
-                self._doomed[info] = None
+            self._above.adopt(page)
         self.listed = True
         await self._above.adopted_all()
 

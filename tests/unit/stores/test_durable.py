@@ -39,6 +39,7 @@ async def append_until_full(store: DurableStore, state: LogState) -> tuple[LogSt
     raise AssertionError("the disk never filled")
 
 
+@pytest.mark.decision("D41-put")
 async def test_objects_leases_and_logs_outlive_a_kill(tmp_path):
     store = DurableStore(tmp_path / "a")
     info, _ = await store.put("kept", b"octets", "verifier")

@@ -442,6 +442,7 @@ async def test_until_the_network_is_listed_nobody_says_that_an_object_is_missing
         await again.get("never")
 
 
+@pytest.mark.decision("D41-trouble")
 async def test_a_network_that_fails_costs_nothing_above_it(opened, under, clock):
     store = opened(network=under.level())
     await store.settle()
@@ -459,6 +460,7 @@ async def test_a_network_that_fails_costs_nothing_above_it(opened, under, clock)
     assert under.names()
 
 
+@pytest.mark.decision("D41-trouble")
 async def test_an_object_that_is_only_in_a_network_that_fails_is_unavailable_not_missing(opened, under):
     store = opened(network=under.level())
     await put(store, *"abcdefghi")
@@ -472,6 +474,7 @@ async def test_an_object_that_is_only_in_a_network_that_fails_is_unavailable_not
     assert (await store.get(below))[1] == data_of(below)
 
 
+@pytest.mark.decision("D41-trouble")
 async def test_a_network_that_never_answers_holds_nobody_up(opened, under):
     store = opened(network=under.level(deadline_s=0.01))
     await put(store, *"abcdefghi")
@@ -506,6 +509,7 @@ async def test_an_upload_whose_answer_is_lost_is_done_again_or_undone(opened, un
     assert under.names() == {name for name in where(store) if name in store._levels.network}
 
 
+@pytest.mark.decision("D41-gone")
 async def test_an_object_that_is_deleted_is_deleted_below_too_when_that_answers(opened, under, clock):
     store = opened(network=under.level())
     await put(store, *"abcdefghi")
@@ -522,6 +526,50 @@ async def test_an_object_that_is_deleted_is_deleted_below_too_when_that_answers(
     await store.settle()
     assert name not in under.names()
     assert (await store.get(name))[1] == b"anew"
+
+
+@pytest.mark.decision("D41-gone")
+@pytest.mark.parametrize("kill", [False, True])
+async def test_what_is_gone_does_not_come_back_from_the_network(opened, under, tmp_path, kill):
+    store = opened(network=under.level())
+    await put(store, *"abcdefghi")
+    await store.settle()
+    deleted, replaced, *_ = sorted(under.names())
+    under.cache.failing = True
+    await store.delete(deleted)
+    await store.delete(replaced)
+    await store.put(replaced, b"anew", "x")
+    folder = store.folder
+    if kill:
+        folder = killed(folder, tmp_path / "killed")
+    await opened.close(store)
+    under.cache.failing = False
+    again = opened(folder, network=under.level())
+    await again.settle()
+    assert again.look(deleted) is None
+    assert (await again.get(replaced))[1] == b"anew"
+    assert not {deleted, replaced} & under.names()
+    assert not list((folder / "gone").iterdir())
+
+
+@pytest.mark.decision("D41-gone")
+async def test_what_was_made_and_deleted_before_the_listing_uncovers_nothing_older(opened, under, clock):
+    store = opened(network=under.level())
+    await put(store, *"abcdefghi")
+    await store.settle()
+    await put(store, "j", "k")
+    below = next(name for name, level in where(store).items() if level == "network")
+    await opened.close(store)
+    under.cache.failing = True
+    again = opened(network=under.level())
+    await again.settle()
+    await again.put(below, b"anew", "x")
+    await again.delete(below)
+    under.cache.failing = False
+    clock.now += 1.1
+    await again.settle()
+    assert again.look(below) is None
+    assert below not in under.names()
 
 
 async def test_an_object_deleted_on_its_way_down_is_gone_everywhere(opened, under, monkeypatch):
@@ -609,6 +657,7 @@ async def test_where_the_network_may_evict_what_is_leased_stays_on_disk(opened, 
         assert (await store.get(name))[1] == data_of(name)
 
 
+@pytest.mark.decision("D41-foreign")
 async def test_what_another_folder_put_there_is_left_alone_and_told(opened, under, caplog):
     store = opened(network=under.level())
     await put(store, *"abcdefghi")

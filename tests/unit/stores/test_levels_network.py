@@ -44,6 +44,7 @@ async def test_an_object_comes_back_and_is_listed_with_all_that_is_known_of_it(d
     assert await everything(level) == []
 
 
+@pytest.mark.decision("D41-envelope")
 async def test_every_bit_that_is_altered_and_every_octet_that_is_missing_is_found(caplog):
     cache = Altered(MemoryStore())
     level = CacheLevel(cache, keeps=True)
@@ -62,6 +63,7 @@ async def test_every_bit_that_is_altered_and_every_octet_that_is_missing_is_foun
     assert "not what was put there" in caplog.text
 
 
+@pytest.mark.decision("D41-envelope")
 async def test_another_objects_envelope_is_not_taken_for_this_one():
     cache = Altered(MemoryStore())
     level = CacheLevel(cache, keeps=True)
