@@ -147,6 +147,7 @@ async def test_under_pressure_the_least_recently_used_moves_to_disk_leased_or_no
     await store.take_lease("l", "x", ["b"], 60_000)
     await store.get("a")
     await put_sealed(store, "c", "d")
+    await at_ease(store)
     assert figure(store, "host", "octets") <= 300
     assert where(store)["b"] == "disk"
     assert where(store)["d"] == "host"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ class Killer:
         self._folder, self._to = folder, to
         self.copies: list[Copy] = []
         self.leased: set[str] = set()
+        self._numbers = count()
         self.store: DurableStore | None = None
         self.below: MemoryStore | None = None
         for name in ("rename", "unlink"):
@@ -60,16 +62,23 @@ class Killer:
         return done
 
     def copy(self, cut: str = "") -> None:
+        """Copy all files now. On disk for certain is what was there before and after."""
         assert self.store is not None
-        store, self.store = self.store, None  # what the copying does to files is none of the store's steps
-        to = Path(shutil.copytree(self._folder, self._to / str(len(self.copies))))
+        before = set(self.store._levels.disk)
+        to = self._to / str(next(self._numbers))
+        shutil.copytree(self._folder, to, copy_function=_copy)
         if cut:
             part = to / "objects" / cut
             if part.exists():
                 part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])
         below = {} if self.below is None else dict(self.below._octets)
-        self.copies.append(Copy(to, set(store._levels.disk), set(self.leased), below))
-        self.store = store
+        self.copies.append(Copy(to, before & set(self.store._levels.disk), set(self.leased), below))
+
+
+def _copy(source: str, target: str) -> None:
+    """A file that another thread removes meanwhile is there, or is not."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 def data_of(name: str) -> bytes:
