@@ -146,9 +146,7 @@ object_ms = {int(1000 * DEADLINE_S)}
         clients = {name: Client(client_context(files[name])) for name in ("router", "drafter")}
         for client in clients.values():
             stack.push_async_callback(client.close)
-        caches = {
-            name: RemoteCache(client, bases["cache"], deadline_s=DEADLINE_S) for name, client in clients.items()
-        }
+        caches = {name: RemoteCache(client, bases["cache"], deadline_s=DEADLINE_S) for name, client in clients.items()}
         for cache in caches.values():
             stack.push_async_callback(cache.close)
         outside = Outside(
