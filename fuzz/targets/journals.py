@@ -1,10 +1,12 @@
-"""The journal's files: arbitrary ones, and sound ones with damage (docs/mlc.md; part of the target `logs`).
+"""The journal's files: arbitrary ones, and sound ones with damage (D47; part of the target `logs`).
 
-What must hold: the start is refused with ConfigurationError, or a log is refused by name, or it is served, and then
-with all that was acknowledged; no other exception; what was served once is served after a second start. A segment
-alone: SegmentDamagedError, or frames that follow each other without a gap.
+What must hold of files: the start is refused with ConfigurationError that names the folder, or each log is served,
+whole or as damaged with its intact octets; no other exception; what was served once is served after a second start.
+Of a segment alone: frames and holes that follow each other without a gap, at least as far as it was acknowledged.
 
-`damage` is up to four changes of one octet, one hole or one end, so that no checksum can be forged.
+`damage` is up to four changes of one octet, one hole, one end or one file, so that no checksum can be forged: it never
+stops a start. Then no log is changed, shortened or gone without its name, or any unknown one, being answered as
+damaged, and what of it is served precedes the damage; a damaged log takes no append, and all others go on.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from zlib import crc32
@@ -23,39 +25,44 @@ from fuzz.attempts import attempt
 from fuzz.cbor_mutator import Octets
 from fuzz.seeds import commit_records
 from sdcp.errors import ConfigurationError
-from sdcp.stores.frames import HEAD_SIZE, MAGIC, Frame, Head, Scan, SegmentDamagedError, encode_frame, encode_head
+from sdcp.messages.record import FenceRecord
+from sdcp.ports import LogDamagedError, LogMovedError
+from sdcp.stores.frames import HEAD_SIZE, MAGIC, Frame, Head, Hole, Scan, encode_frame, encode_head
 from sdcp.stores.journal import Journal
 from sdcp.stores.segments import Sizes
-from sdcp.stores.store import LogDamagedError, LogState
+from sdcp.stores.store import LogState
 
 SMALL = Sizes(segment=700, ahead=256)
 CHANGES = 4
+NEVER = "never"
+MORE = FenceRecord(epoch=9).encode()
 _CHANGE = struct.Struct(">BHHB")  # which file, offset, length, what
 _NAMES = ("mark", "first", *(f"{number:08d}.journal" for number in range(1, 6)))
 _SIZE = struct.Struct(">H")
 
 
+Served = dict[str, tuple[bytes, bool]]
+"""Of each log what is served of it, and whether it is damaged; under the name NEVER that of a log that never was."""
+
+
 def segment(data: bytes) -> None:
-    """A segment's octets after its head; two octets of mark and one of flags come first."""
-    mark, sealed = int.from_bytes(data[:2], "big"), bool(data[2:3] and data[2] & 1)
+    """A segment's octets after its head; two octets of mark and one of flags come first: bit 0, all is acknowledged."""
     octets = encode_head(Head(1, 0, 0)) + data[3:]
-    scan = Scan(memoryview(octets), mark, sealed)
+    mark = len(octets) if data[2:3] and data[2] & 1 else int.from_bytes(data[:2], "big")
+    scan = Scan(memoryview(octets), mark)
     at = HEAD_SIZE
-
-    def read() -> None:
-        nonlocal at
-        for found in scan.frames():
-            assert found.payload > at, "a frame within another"
-            at = found.payload + found.frame.state.size - found.frame.start
-            assert at <= len(octets), "a frame beyond the end"
-            intact = crc32(octets[found.payload : at]) == found.crc
-            assert intact == found.intact, "called intact, and is not; or the other way round"
-
-    _, refusal = attempt(read, SegmentDamagedError)
-    if refusal is None:
-        assert scan.end == at, "ends elsewhere than after the last frame"
-        assert scan.end >= min(mark, len(octets)) or scan.end == len(octets), "acknowledged octets were cut"
-        scan.torn()
+    for found in scan.frames():
+        if isinstance(found, Hole):
+            assert found.start == at < found.stop, "a hole that is elsewhere, or none"
+            at = found.stop
+            continue
+        assert found.payload == at + _HEADER.size + len(found.frame.name), "a gap before a frame, or one in another"
+        at = found.payload + found.frame.state.size - found.frame.start
+        assert at <= len(octets), "a frame beyond the end"
+        assert (crc32(octets[found.payload : at]) == found.crc) == found.intact, "called intact, and is not; or is"
+    assert scan.end == at, "ends elsewhere than after the last frame"
+    assert scan.end >= mark, "acknowledged octets were cut"
+    scan.torn()
 
 
 def files(data: bytes) -> None:
@@ -76,17 +83,19 @@ def damage(data: bytes) -> None:
         folder = Path(place)
         for name, octets in _damaged(sound, data).items():
             (folder / name).write_bytes(octets)
-        served = _served(folder)
-        if served is not None:
-            for name, whole in logs.items():
-                assert name in served, f"log {name!r} vanished in silence"
-                assert served[name] in (None, whole), f"log {name!r} was shortened or changed in silence"
-            assert _served(folder) is None or _served(folder) == served, "a second start serves something else"
+        served = _served(folder, MORE)
+        assert served is not None, "damage stops the start"
+        for name, whole in logs.items():
+            octets, damaged = served.get(name, served[NEVER])
+            assert whole.startswith(octets) if damaged else octets == whole, f"log {name!r} was changed in silence"
+            if name in served and not damaged:
+                served[name] = (whole + MORE, False)
+        assert _served(folder) == served, "a second start serves something else"
 
 
 def _damaged(sound: dict[str, bytes], data: bytes) -> dict[str, bytes]:
     names = [name for name in sorted(sound) if name.endswith(".journal")]
-    changed = dict(sound)
+    changed, gone = dict(sound), set[str]()
     for at in range(0, min(len(data), CHANGES * _CHANGE.size), _CHANGE.size):
         which, offset, length, what = _CHANGE.unpack(data[at : at + _CHANGE.size].ljust(_CHANGE.size, b"\0"))
         name = names[which % len(names)]
@@ -94,24 +103,55 @@ def _damaged(sound: dict[str, bytes], data: bytes) -> dict[str, bytes]:
         offset %= len(octets) + 1
         if what == 0:
             changed[name] = octets[:offset]
+        elif what == 2:
+            gone.add(name)
         elif what == 1:
             changed[name] = octets[:offset] + bytes(min(length, len(octets) - offset)) + octets[offset + length :]
         elif offset < len(octets):
             changed[name] = octets[:offset] + bytes([octets[offset] ^ what]) + octets[offset + 1 :]
-    return changed
+    return {name: octets for name, octets in changed.items() if name not in gone}
 
 
-def _served(folder: Path) -> dict[str, bytes | None] | None:
-    """What each log of a folder holds, None for one that is refused; None when the start is refused."""
+def _served(folder: Path, more: bytes = b"") -> Served | None:
+    """What a start serves; None when it is refused. `more` is appended to each log, if there is any."""
     journal, refusal = attempt(lambda: Journal(folder, sizes=SMALL), ConfigurationError)
     if journal is None:
         assert str(folder) in str(refusal), "a refusal that does not say where"
         return None
     try:
-        names = list(journal._logs)
-        return {name: attempt(lambda: journal.read(name, 0, None)[0], LogDamagedError).value for name in names}  # noqa: B023
+        served = {name: _served_log(journal, name) for name in (*journal.names(), NEVER)}
+        assert all(served[name][1] for name in journal.damaged), "called damaged, and served as whole"
+        if more:
+            asyncio.run(_append_to_each(journal, served, more))
+        return served
     finally:
         journal.close()
+
+
+def _served_log(journal: Journal, name: str) -> tuple[bytes, bool]:
+    read, damage = attempt(lambda: journal.read(name, 0, None), LogDamagedError)
+    octets = read[0] if read is not None else damage.data if damage is not None else b""
+    _, refusal = attempt(lambda: journal.state(name), LogDamagedError)
+    assert (refusal is None) == (damage is None), "damaged for those who read it alone"
+    assert damage is None or damage.intact == len(octets), "other octets than those that are intact"
+    part, _ = attempt(lambda: journal.read(name, len(octets) // 3, len(octets) // 2)[0], LogDamagedError)
+    assert part in (None, octets[len(octets) // 3 : len(octets) // 2]), "a range that is not that of the whole"
+    assert part is None or damage is None, "a range of a damaged log as if nothing were wrong"
+    return octets, damage is not None
+
+
+async def _append_to_each(journal: Journal, served: Served, more: bytes) -> None:
+    """Damaged logs refuse, the others, and beside a hole no unknown one that goes on, take it."""
+    for name, (_, damaged) in served.items():
+        state, _ = attempt(partial(journal.state, name), LogDamagedError)
+        try:
+            await journal.append(name, more, state.version if state else None)
+        except (LogDamagedError, LogMovedError):
+            assert damaged, "a sound log refuses"
+        else:
+            assert not damaged, "a damaged log goes on"
+    if not served[NEVER][1]:
+        served[NEVER] = (more, False)
 
 
 @cache
@@ -183,7 +223,9 @@ def mutate(kind: int, data: bytes, luck: Random, octets: Octets) -> bytes:
     if kind == 1:
         return _mutate_files(data, luck, octets)
     at = luck.randrange(CHANGES) * _CHANGE.size
-    change = _CHANGE.pack(luck.randrange(8), luck.randrange(900), luck.randrange(900), luck.choice((0, 1, 255, 1 << 4)))
+    change = _CHANGE.pack(
+        luck.randrange(8), luck.randrange(900), luck.randrange(900), luck.choice((0, 1, 2, 255, 1 << 4))
+    )
     return data[:at].ljust(at, b"\0") + change + data[at + _CHANGE.size :]
 
 

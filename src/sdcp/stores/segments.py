@@ -4,7 +4,8 @@ The *mark* is a small file that says how far the newest segment is durable. It i
 synced itself: when the process is killed it is exact, after a power cut it may be behind, and it is never ahead. The
 file `first` says which segment is the oldest that counts; it is synced before older ones are removed. The head of each
 segment says which segment came before it and where that one ended: so what a file has lost at its end, or a file that
-is gone, is a hole like any other. A file with a hole is never written again: it may be restored from a copy.
+is gone, is a hole like any other, and so is a damaged head. A file with a hole is never written again: it may be
+restored from a copy.
 
 Not here: one segment's file (`sdcp.stores.segment`), what frames mean (`sdcp.stores.frames`), and which thread does
 this (`sdcp.stores.journal`).
@@ -15,7 +16,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
@@ -83,16 +84,17 @@ class Segments:
         if marked >= self.first and mark > HEAD_SIZE:
             ends.setdefault(marked, mark)
         last = max(numbers, default=0)
+        newest = max(last, marked, *ends)  # of those that there were
         for number in sorted({*numbers, *(number for number in ends if number >= self.first)}):
             if number not in heads:
                 self._note_missing(number, ends[number], lost)
-            elif number == last and heads[number] is None and number not in ends and self._is_unwritten(number):
+            elif number == last > marked and heads[number] is None and self._is_unwritten(number):
                 self._path(number).unlink()  # the start that made it was cut off before it served anybody
             else:
-                self._check_follows(number, heads[number])
-                self._recover_one(number, ends.get(number), number == last, take, lost)
-        self._begin(max(last, marked, *ends) + 1)
-        self._remove_unused()
+                self._check_follows(number, heads[number], lost)
+                self._recover_one(number, ends.get(number), number == newest, take, lost)
+        self._begin(newest + 1)
+        self._remove_unused(heads)
 
     def growth(self, octets: int, ahead: int) -> int:
         """How much more of the disk `take_room(octets, ahead)` would take."""
@@ -181,10 +183,10 @@ class Segments:
         lost(self._path(number), number, Hole(HEAD_SIZE, end))
         self._last_used, self._last_end = number, end
 
-    def _check_follows(self, number: int, head: Head | None) -> None:
+    def _check_follows(self, number: int, head: Head | None, lost: Lost) -> None:
         """Refuse files of which one cannot have come after the other."""
-        if head is None:
-            log.error("%s: its head is damaged; what follows it is read all the same", self._path(number))
+        if head is None:  # and with it is lost where the segment before it ended, and whether one is missing
+            lost(self._path(number), number, Hole(0, HEAD_SIZE))
         elif head.previous != self._last_used and not (self._last_used == 0 and head.previous < self.first):
             raise ConfigurationError(
                 f"{self._path(number)}: it follows segment {head.previous}, but segment {self._last_used} is there; "
@@ -226,10 +228,13 @@ class Segments:
         self.newest = self._by_number[number] = Segment(path, number, HEAD_SIZE)
         self._write_mark()  # so that its number is known to be taken even if the file is lost before an append
 
-    def _remove_unused(self) -> None:
-        """Remove segments without frames, which starts without appends leave; never the newest, whose number counts."""
+    def _remove_unused(self, heads: Mapping[int, Head | None]) -> None:
+        """Remove segments with a head alone, which starts without appends leave; never the newest, whose number counts.
+
+        One with a damaged head stays, or what may be lost with it would be forgotten.
+        """
         for number, segment in list(self._by_number.items()):
-            if segment.end == HEAD_SIZE and segment is not self.newest:
+            if segment.end == HEAD_SIZE and heads.get(number) is not None:
                 segment.close()
                 segment.path.unlink()
                 del self._by_number[number]
@@ -250,9 +255,10 @@ class Segments:
         if not path.exists():
             return 1
         octets = path.read_bytes()
-        if len(octets) != 12 or crc32(octets[:8]) != struct.unpack(">I", octets[8:])[0]:
+        first = int.from_bytes(octets[:8], "big")
+        if len(octets) != 12 or crc32(octets[:8]) != struct.unpack(">I", octets[8:])[0] or first == 0:
             raise ConfigurationError(f"{path}: damaged; restore it from a copy")
-        return int.from_bytes(octets[:8], "big")
+        return first
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:08d}{_SUFFIX}"

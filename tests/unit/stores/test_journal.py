@@ -15,7 +15,7 @@ import pytest
 
 from sdcp.errors import ConfigurationError
 from sdcp.ports import LogDamagedError, LogFencedError, LogMovedError, StoreFullError, StoreUnavailableError
-from sdcp.stores.frames import HEAD_SIZE, Frame, Head, Hole, Scan, encode_frame, encode_head
+from sdcp.stores.frames import HEAD_SIZE, MAGIC, Frame, Head, Hole, Scan, encode_frame, encode_head
 from sdcp.stores.journal import Journal
 from sdcp.stores.segment import Segment
 from sdcp.stores.segments import Sizes
@@ -263,12 +263,12 @@ async def test_after_damage_that_names_no_log_each_is_intact_up_to_where_it_is_k
         caplog.clear()
         journal = Journal(tmp_path, sizes=SMALL)
         assert str(path) in caplog.text
-        if spoil == "head":  # all else can be read, so nothing is lost
-            assert {name: journal.read(name, 0, None)[0] for name in ("early", "s", "late")} == {
-                "early": early,
-                "s": whole,
-                "late": late,
-            }
+        if spoil == "head":  # `s` goes on after it and has lost nothing; of `early` nobody can know
+            assert journal.read("s", 0, None)[0] == whole
+            assert journal.read("late", 0, None)[0] == late
+            with pytest.raises(LogDamagedError, match="may have gone on") as caught:
+                journal.read("early", 0, None)
+            assert caught.value.data == early
             journal.close()
             continue
         with pytest.raises(LogDamagedError, match="'s'") as caught:
@@ -677,3 +677,69 @@ async def test_a_sealed_segment_that_was_cut_where_a_frame_ends_is_damaged_too(t
     with pytest.raises(LogDamagedError, match="may have gone on"):
         journal.state("s")
     journal.close()
+
+
+@pytest.mark.parametrize("frames", [True, False], ids=["with frames", "newest, without frames"])
+async def test_a_damaged_head_hides_no_segment_that_was_cut_where_a_frame_ends(tmp_path, frames):
+    """The head alone told where the segment before it ended."""
+    journal = Journal(tmp_path, sizes=SMALL)
+    await fill(journal, "s", 1)
+    cut = journal._segments.newest.end
+    await fill(journal, "t", 1)
+    journal.close()
+    journal = Journal(tmp_path, sizes=SMALL)
+    if frames:
+        await fill(journal, "u", 1)
+    journal.close()
+    first, second = segments(tmp_path)
+    first.write_bytes(first.read_bytes()[:cut])
+    second.write_bytes(b"\0" + second.read_bytes()[1:])
+    for _ in range(2):
+        journal = Journal(tmp_path, sizes=SMALL)
+        with pytest.raises(LogDamagedError, match="may be lost"):
+            journal.state("t")
+        with pytest.raises(LogDamagedError, match="may have gone on"):
+            journal.state("s")
+        journal.close()
+
+
+async def test_a_damaged_head_hides_no_segment_that_is_gone(tmp_path):
+    journal = Journal(tmp_path, sizes=SMALL)
+    for name in "stu":
+        await fill(journal, name, 16)
+    journal.close()
+    paths = segments(tmp_path)
+    paths[1].unlink()
+    paths[2].write_bytes(b"\0" + paths[2].read_bytes()[1:])
+    journal = Journal(tmp_path, sizes=SMALL)
+    with pytest.raises(LogDamagedError):
+        journal.state("s")
+    with pytest.raises(LogDamagedError, match="may be lost"):
+        journal.state("never")
+    journal.close()
+
+
+@pytest.mark.parametrize("octets", [b"", bytes(12), bytes(8) + crc32(bytes(8)).to_bytes(4, "big")])
+def test_a_note_of_the_oldest_segment_that_names_none_stops_the_start(tmp_path, octets):
+    (tmp_path / "first").write_bytes(octets)
+    with pytest.raises(ConfigurationError, match="first: damaged; restore it"):
+        Journal(tmp_path)
+
+
+async def test_of_a_segment_after_which_one_is_gone_nothing_is_torn(tmp_path):
+    """It was sealed when the next one was begun, so all of it was acknowledged."""
+    journal = Journal(tmp_path, sizes=SMALL)
+    await fill(journal, "s", 1)
+    while len(segments(tmp_path)) == 1:
+        await fill(journal, f"t{journal.appends}", 1)
+    journal.close()
+    path, gone = segments(tmp_path)
+    gone.unlink()
+    octets = path.read_bytes()
+    path.write_bytes(octets[:-1] + bytes([octets[-1] ^ 1]))
+    last = f"t{octets.count(MAGIC) - 1}"
+    for _ in range(2):
+        journal = Journal(tmp_path, sizes=SMALL)
+        assert last in journal.damaged
+        assert path.stat().st_size == len(octets)
+        journal.close()
