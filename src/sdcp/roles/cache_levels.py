@@ -25,6 +25,7 @@ async def open_store(context: Context[CacheSettings]) -> DurableStore:
             network=network,
             network_bytes=settings.network_bytes,
             sync_objects=settings.sync_objects,
+            idle_s=settings.idle_s,
             log_retention_s=settings.log_retention_s,
         )
     except BaseException:

@@ -320,6 +320,9 @@ class Store(Section):
     sync_objects: bool = Field(
         False, description="Sync each object too (logs always are); else a power cut may lose the last ones, whole."
     )
+    idle_s: float = Field(
+        3600.0, ge=60, description="Seconds that an object stays which no lease holds and nobody puts or reads (D41)."
+    )
     log_retention_s: float = Field(
         30 * 86_400.0, ge=3600, description="Seconds that a log stays, at least, after its last append."
     )

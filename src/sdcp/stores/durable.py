@@ -71,6 +71,7 @@ class DurableStore:
         network: NetworkLevel | None = None,
         network_bytes: int | None = None,
         sync_objects: bool = False,
+        idle_s: float | None = None,
         log_retention_s: float | None = None,
         sizes: Sizes | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -79,12 +80,14 @@ class DurableStore:
         """Open the folder, making it if need be. Raises ConfigurationError: in use, not writable, or damaged.
 
         `host_bytes` 0: no host memory; sealed segments are written to disk. With a `network`, which `close` closes,
-        the store is made on the event loop that uses it; `network_bytes` None: no limit. `log_retention_s`: for how
+        the store is made on the event loop that uses it; `network_bytes` None: no limit. `idle_s`: how long an
+        object stays that no lease holds and nobody uses; None: until its room is needed. `log_retention_s`: for how
         long at least a log stays after its last append; None: for good.
         """
         self.folder = folder
         self._clock = clock
         self._wall_clock = wall_clock
+        self._idle_s = idle_s
         self._log_retention_s = log_retention_s
         self._next_forgetting = 0.0
         self._lock = threading.Lock()
@@ -174,6 +177,8 @@ class DurableStore:
     async def sweep(self) -> None:
         """See `Store.sweep`."""
         await self._in_thread(self._expire)
+        if self._idle_s is not None:
+            await self._in_thread(self._objects.drop_idle, self._clock() - self._idle_s)
         if self._below is not None:
             self._below.mover.wake()
         now = self._wall_clock()
@@ -288,7 +293,7 @@ class DurableStore:
             if awaited is not None and awaited[0] != owner:
                 raise Forbidden("this lease belongs to another certificate")
             with self._lock:
-                self._table.release(lease, owner)
+                self._table.release(lease, owner, self._clock())
             self._awaited.pop(lease, None)
             self._leases.remove(lease)
 
@@ -302,7 +307,8 @@ class DurableStore:
     def _restore(self, files: ObjectFiles, *, wait: bool) -> None:
         """Enter what the folder holds. `wait`: objects that leases hold and that are not here may be in the network."""
         for info in files.found():
-            self._table.add(info, self._clock() - files.age_s(info))
+            now = self._clock()
+            self._table.add_old(info, now - files.age_s(info), now)
             self._levels.add_to_disk(info)
         for name, owner, lease in self._leases.found():
             held = self._restore_lease(name, owner, lease)

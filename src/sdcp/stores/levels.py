@@ -126,9 +126,9 @@ class Levels:
 
     # -- copies -------------------------------------------------------------------------------------------------------
 
-    def use(self, name: str) -> ObjectInfo:
+    def use(self, name: str, now: float) -> ObjectInfo:
         """What is known of an object, which is the most recently used from now on. ObjectMissingError."""
-        info = self.table.use(name)
+        info = self.table.use(name, now)
         for level in (*self.all, self.only_on_disk, self.also_in_network):
             level.touch(name)
         return info

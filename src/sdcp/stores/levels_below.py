@@ -153,7 +153,8 @@ class Below:
                 self._unrecorded.append(info)
             self.mover.doom(info)
         else:
-            self._table.add_oldest(info, self._clock() - age_s)
+            now = self._clock()
+            self._table.add_oldest(info, now - age_s, now)
             self._levels.add_to_network(info, oldest=True)
 
     async def adopted_all(self) -> None:

@@ -27,6 +27,7 @@ from sdcp.stores.store import ObjectInfo
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_SWEPT = 100  # idle objects at a time, for which everybody else waits
 
 
 class LevelObjects:
@@ -44,7 +45,7 @@ class LevelObjects:
         self._version = version
         self._clock = clock
         self._creating: dict[str, threading.Event] = {}
-        self._counts = dict.fromkeys(("puts", "lost"), 0)
+        self._counts = dict.fromkeys(("puts", "lost", "idle"), 0)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -94,6 +95,19 @@ class LevelObjects:
             self._files.remove(info)
         self._room.record_gone()
 
+    def drop_idle(self, before: float) -> None:
+        """Remove, from all levels, what no lease has held and nobody has used since `before`. In a thread."""
+        while True:
+            with self._lock:
+                gone = self._table.idle(before, _SWEPT)
+                on_disk = [info for info in gone if self._room.forget(info)]
+                self._counts["idle"] += len(gone)
+            if not gone:
+                return
+            for info in on_disk:
+                self._files.remove(info)
+            self._room.record_gone()
+
     def check_known(self, name: str) -> None:
         """StoreUnavailableError when it cannot be told yet whether there is such an object."""
         if self.network is not None and not self.network.is_known(name):
@@ -136,6 +150,8 @@ class LevelObjects:
             with self._lock:
                 there = self._table.look(name)
             if there is not None and await self._is_same(there, data):
+                with self._lock:
+                    self._table.keep(name, self._clock())
                 return there, False
 
     async def _with_room(self, octets: int, work: Callable[[], T]) -> T:
@@ -224,7 +240,7 @@ class LevelObjects:
     def _use(self, name: str) -> ObjectInfo:
         with self._lock:
             self.check_known(name)
-            return self._levels.use(name)
+            return self._levels.use(name, self._clock())
 
     async def _octets(self, info: ObjectInfo) -> Octets:
         """An object's octets, from the fastest level that has them whole. ObjectMissingError, StoreUnavailableError."""

@@ -20,6 +20,7 @@ from sdcp.stores.store import LogState, ObjectInfo
 from sdcp.stores.table import Table, page
 
 CAPACITY = 1 << 30
+_SWEPT = 1000  # idle objects at a time
 
 
 @dataclass(slots=True)
@@ -30,10 +31,20 @@ class _Log:
 
 
 class MemoryStore:
-    """`sdcp.stores.store.Store` in dicts, for at most `capacity` octets of objects and logs together."""
+    """`sdcp.stores.store.Store` in dicts, for at most `capacity` octets of objects and logs together.
 
-    def __init__(self, capacity: int = CAPACITY, *, clock: Callable[[], float] = time.monotonic) -> None:
+    `idle_s`: how long an object stays that no lease holds and nobody uses; None: until its room is needed.
+    """
+
+    def __init__(
+        self,
+        capacity: int = CAPACITY,
+        *,
+        idle_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.capacity = capacity
+        self._idle_s = idle_s
         self._clock = clock
         self._table = Table()
         self._octets: dict[str, bytes] = {}
@@ -42,6 +53,7 @@ class MemoryStore:
         self._log_size = 0
         self._versions = count(1)
         self._evictions = 0
+        self._idle = 0
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
@@ -70,12 +82,12 @@ class MemoryStore:
 
     async def get(self, name: str) -> tuple[ObjectInfo, bytes]:
         """See `Store.get`."""
-        info = self._table.use(name)
+        info = self._table.use(name, self._clock())
         return info, bytes(self._content(name))
 
     async def get_sealed(self, name: str) -> tuple[ObjectInfo, Sealed]:
         """See `SharedStore.get_sealed`."""
-        info = self._table.use(name)
+        info = self._table.use(name, self._clock())
         if name not in self._sealed:
             self._sealed[name] = Sealed.of(self._octets[name])
             del self._octets[name]
@@ -96,11 +108,15 @@ class MemoryStore:
 
     async def release_lease(self, lease: str, owner: str) -> None:
         """See `Store.release_lease`."""
-        self._table.release(lease, owner)
+        self._table.release(lease, owner, self._clock())
 
     async def sweep(self) -> None:
         """See `Store.sweep`."""
         self._expire()
+        while self._idle_s is not None and (gone := self._table.idle(self._clock() - self._idle_s, _SWEPT)):
+            for info in gone:
+                self._forget(info.name)
+            self._idle += len(gone)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
@@ -151,6 +167,7 @@ class MemoryStore:
             "leased_octets": self._table.leased_size,
             "leases": len(self._table.leases),
             "evictions": self._evictions,
+            "idle": self._idle,
             "logs": len(self._logs),
             "log_octets": self._log_size,
         }
@@ -175,6 +192,7 @@ class MemoryStore:
     def _same(self, found: ObjectInfo, data: bytes | memoryview) -> tuple[ObjectInfo, bool]:
         if self._content(found.name) != data:
             raise PreconditionFailed(f"object {found.name!r} exists with other content, and objects never change")
+        self._table.keep(found.name, self._clock())
         return found, False
 
     def _enter(self, name: str, size: int, owner: str) -> ObjectInfo:

@@ -86,7 +86,10 @@ class Store(Protocol):
         ...
 
     async def sweep(self) -> None:
-        """Let go what time has ended: leases, and logs if they are kept for a time only. Cheap, to be called often."""
+        """Let go what time has ended: leases, and objects and logs if they are kept for a time only.
+
+        Cheap, to be called often.
+        """
         ...
 
     async def append(self, log: str, data: bytes, version: int | None) -> LogState:

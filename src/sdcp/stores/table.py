@@ -2,7 +2,8 @@
 
 Plain and synchronous; whoever owns the table guards it. Time comes in as `now`, in seconds on a monotonic clock. The
 order of use is the order of the dict: least recently used first. A lease holds an object by being counted in its entry,
-so that eviction and deletion ask one number.
+so that eviction and deletion ask one number. What no lease holds is in a second order, by when it was put, read or held
+last: what is old there is found without looking at anything else.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Table:
         self.leased_size = 0
         self.leases: dict[str, Held] = {}
         self._objects: OrderedDict[str, _Object] = OrderedDict()
+        self._free: OrderedDict[str, float] = OrderedDict()  # what no lease holds, since when nobody has used it
         self._uses = count(1)
         self._ends: list[tuple[float, str]] = []
 
@@ -59,19 +61,29 @@ class Table:
         entry = self._objects.get(name)
         return entry.info if entry else None
 
-    def use(self, name: str) -> ObjectInfo:
+    def use(self, name: str, now: float) -> ObjectInfo:
         """The same, and make it the most recently used. ObjectMissingError."""
         entry = self._objects.get(name)
         if entry is None:
             raise ObjectMissingError(f"there is no object {name!r}, or it was evicted")
         self._objects.move_to_end(name)
         entry.used = next(self._uses)
+        self.keep(name, now)
         return entry.info
+
+    def keep(self, name: str, now: float) -> None:
+        """Count an object as used for `idle`, and for nothing else: it was put once more."""
+        if name in self._free:
+            self._free[name] = now
+            self._free.move_to_end(name)
 
     def add(self, info: ObjectInfo, now: float) -> None:
         """Enter a new object, put at `now`, most recently used."""
-        self._objects[info.name] = _Object(info, now, next(self._uses))
-        self.size += info.size
+        self._enter(info, now, now)
+
+    def add_old(self, info: ObjectInfo, since: float, now: float) -> None:
+        """Enter an object that was put at `since`, most recently used: at `now` for all that anybody knows."""
+        self._enter(info, since, now)
 
     def remove(self, name: str) -> ObjectInfo:
         """Take an object out; Conflict while a lease holds it, ObjectMissingError."""
@@ -93,11 +105,11 @@ class Table:
                 held.names = tuple(each for each in held.names if each != name)
         self._drop(name)
 
-    def add_oldest(self, info: ObjectInfo, since: float) -> None:
-        """Enter an object as the least recently used."""
-        self._objects[info.name] = _Object(info, since, 0)
+    def add_oldest(self, info: ObjectInfo, since: float, now: float) -> None:
+        """The same, as the least recently used."""
+        self._enter(info, since, now)
+        self._objects[info.name].used = 0
         self._objects.move_to_end(info.name, last=False)
-        self.size += info.size
 
     def was_used_before(self, name: str, other: str) -> bool:
         """Whether the last use of an object was before the last use of the other; both are in the table."""
@@ -128,11 +140,27 @@ class Table:
             return []
         return [self._drop(info.name) for info in victims]
 
+    def idle(self, before: float, most: int) -> list[ObjectInfo]:
+        """Take out objects, `most` of them, that no lease has held and nobody has used since `before`, oldest first."""
+        gone: list[ObjectInfo] = []
+        while self._free and len(gone) < most:
+            name, used = next(iter(self._free.items()))
+            if used > before:
+                break
+            gone.append(self._drop(name))
+        return gone
+
+    def _enter(self, info: ObjectInfo, since: float, now: float) -> None:
+        self._objects[info.name] = _Object(info, since, next(self._uses))
+        self._free[info.name] = now
+        self.size += info.size
+
     def _unleased(self) -> Iterator[ObjectInfo]:
         return (entry.info for entry in self._objects.values() if not entry.leases)
 
     def _drop(self, name: str) -> ObjectInfo:
         info = self._objects.pop(name).info
+        self._free.pop(name, None)
         self.size -= info.size
         return info
 
@@ -147,21 +175,21 @@ class Table:
         if missing:
             raise ObjectMissingError(f"no lease was taken, since there is no object {', '.join(map(repr, missing))}")
         held = Held(owner, tuple(dict.fromkeys(names)), now + ttl_ms / 1000, ttl_ms)
-        self._count(held.names, 1)  # before the old ones are let go: an object in both is never without a lease
+        self._count(held.names, 1, now)  # before the old ones are let go: an object in both is never without a lease
         if before is not None:
-            self._count(before.names, -1)
+            self._count(before.names, -1, now)
         self.leases[lease] = held
         heapq.heappush(self._ends, (held.deadline, lease))
         return held
 
-    def release(self, lease: str, owner: str) -> bool:
+    def release(self, lease: str, owner: str, now: float) -> bool:
         """Let a lease go; tell whether it was there. Forbidden when it is another's."""
         held = self.leases.get(lease)
         if held is None:
             return False
         if held.owner != owner:
             raise Forbidden("this lease belongs to another certificate")
-        self._end(lease)
+        self._end(lease, now)
         return True
 
     def expire(self, now: float) -> list[str]:
@@ -171,7 +199,7 @@ class Table:
             deadline, lease = heapq.heappop(self._ends)
             held = self.leases.get(lease)
             if held is not None and held.deadline == deadline:  # else renewed or released since
-                self._end(lease)
+                self._end(lease, now)
                 ended.append(lease)
         return ended
 
@@ -208,14 +236,18 @@ class Table:
             for held in (self.leases[name],)
         ]
 
-    def _end(self, lease: str) -> None:
-        self._count(self.leases.pop(lease).names, -1)
+    def _end(self, lease: str, now: float) -> None:
+        self._count(self.leases.pop(lease).names, -1, now)
 
-    def _count(self, names: Iterable[str], by: int) -> None:
+    def _count(self, names: Iterable[str], by: int, now: float) -> None:
         for name in names:
             entry = self._objects[name]
             was_leased = entry.leases > 0
             entry.leases += by
+            if entry.leases:
+                self._free.pop(name, None)
+            else:
+                self._free[name] = now
             self.leased_size += entry.info.size * ((entry.leases > 0) - was_leased)
 
 

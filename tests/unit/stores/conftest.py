@@ -30,20 +30,25 @@ def clock() -> Clock:
     return Clock()
 
 
-MakeStore = Callable[[int], Store]
+MakeStore = Callable[..., Store]
 
 
 @pytest.fixture(params=["memory", "durable"])
 async def make_store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[MakeStore]:
-    """Make a store of the given capacity, journal and objects together."""
+    """Make a store of the given capacity, journal and objects together; `idle_s` as the stores have it."""
     made: list[Store] = []
 
-    def make(capacity: int = 1 << 30) -> Store:
+    def make(capacity: int = 1 << 30, idle_s: float | None = None) -> Store:
         store: Store = (
-            MemoryStore(capacity, clock=clock)
+            MemoryStore(capacity, idle_s=idle_s, clock=clock)
             if request.param == "memory"
             else DurableStore(
-                tmp_path / f"store{len(made)}", host_bytes=0, disk_bytes=capacity, sizes=SMALL, clock=clock
+                tmp_path / f"store{len(made)}",
+                host_bytes=0,
+                disk_bytes=capacity,
+                idle_s=idle_s,
+                sizes=SMALL,
+                clock=clock,
             )
         )
         made.append(store)

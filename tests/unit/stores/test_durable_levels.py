@@ -510,6 +510,50 @@ async def test_an_upload_whose_answer_is_lost_is_done_again_or_undone(opened, un
     assert under.names() == {name for name in where(store) if name in store._levels.network}
 
 
+@needs_memfd
+@pytest.mark.decision("D41-idle")
+async def test_what_is_idle_goes_from_all_levels_and_does_not_come_back(opened, under, clock):
+    store = opened(network=under.level(), memory_bytes=300, host_bytes=300, idle_s=60)
+    await put(store, *"abcdefghi")
+    await store.settle()
+    await put(store, "j", "k")
+    await put_sealed(store, "s")
+    await store.settle()
+    assert set(where(store).values()) == {"memory", "host", "disk", "network"}
+    kept = sorted(name for name in store._levels.network if name not in store._levels.disk)[:1]
+    await store.take_lease("l", "x", kept, 1_000_000)
+    clock.now += 60
+    await store.sweep()
+    await store.settle()
+    assert set(where(store)) == under.names() == set(kept)
+    assert files(store) == set() == set(store._levels.host) | set(store._levels.memory)
+    assert (store.figures()["idle"], store.figures()["evictions"]) == (11, 0)
+    await opened.close(store)
+    again = opened(network=under.level(), idle_s=60)
+    await again.settle()
+    assert set(where(again)) == set(kept)
+
+
+@pytest.mark.decision("D41-idle")
+async def test_after_a_restart_the_idle_time_begins_anew(opened, under, clock):
+    store = opened(network=under.level(), idle_s=60)
+    await put(store, *"abcdefghi")
+    await store.settle()
+    there = set(where(store))
+    clock.now += 59
+    await opened.close(store)
+    again = opened(network=under.level(), idle_s=60)
+    await again.settle()
+    clock.now += 59
+    await again.sweep()
+    assert set(where(again)) == there
+    clock.now += 1
+    await again.sweep()
+    await again.settle()
+    assert where(again) == {}
+    assert under.names() == set()
+
+
 @pytest.mark.decision("D41-gone")
 async def test_an_object_that_is_deleted_is_deleted_below_too_when_that_answers(opened, under, clock):
     store = opened(network=under.level())

@@ -32,7 +32,7 @@ def test_a_use_of_one_copy_is_a_use_of_all() -> None:
     below(made, "a", "b")
     made.keep_in_memory("a", b"x" * 10)
     made.keep_in_memory("c", b"x" * 10)
-    made.use("a")
+    made.use("a", 0.0)
     assert list(made.memory) == ["c", "a"]
     assert list(made.disk) == ["b", "c", "a"]
     assert list(made.network) == ["b", "a"]
@@ -83,7 +83,7 @@ def test_the_network_lets_go_of_what_nobody_leases_and_was_used_before_what_come
     assert made.to_free_network(0, "d") == []
     assert made.to_free_network(15, "d") == ["b", "c"]
     assert made.to_free_network(21, "d") is None
-    made.use("b")
+    made.use("b", 0.0)
     assert made.to_free_network(10, "d") == ["c"]
     made.table.take("m", "x", ["d"], 1000, 0.0)
     assert made.to_free_network(30, "d") == ["c", "e", "b"]
@@ -113,7 +113,7 @@ def test_host_memory_is_bounded_by_octets_and_by_segments() -> None:
         made.host.add(name, 10, Sealed.of(bytes(10)))
     assert not made.host.fits(10), "three segments are the most"
     assert made.host.is_over(0.99)
-    made.use("a")
+    made.use("a", 0.0)
     assert made.to_leave_host(set()) == "b"
     assert made.to_leave_host({"b", "c"}) == "a"
     assert made.to_leave_host({"a", "b", "c"}) is None
@@ -131,7 +131,7 @@ def test_figures_are_by_level_and_know_what_is_leased_where() -> None:
     assert list(figures) == ["memory", "disk"]
     assert (figures["memory"]["leased_octets"], figures["disk"]["leased_octets"]) == (10, 20)
     assert (figures["disk"]["octets"], figures["disk"]["objects"], figures["disk"]["limit"]) == (20, 2, 100)
-    made.table.release("l", "x")
+    made.table.release("l", "x", 0.0)
     made.forget("b")
     made.table.drop("b")
     assert made.figures()["memory"]["octets"] == 0

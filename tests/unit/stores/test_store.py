@@ -260,6 +260,59 @@ async def test_after_many_sessions_objects_and_leases_are_back_where_they_began(
         assert before[name] == after[name] == 0
 
 
+@pytest.mark.decision("D41-idle")
+async def test_an_object_goes_that_nobody_holds_and_nobody_has_used_for_so_long(make_store, clock):
+    store = make_store(idle_s=60)
+    for name in ("left", "read", "put again", "held", "looked at"):
+        await store.put(name.replace(" ", "-"), b"octets", "x")
+    await store.take_lease("l", "x", ["held"], 1_000_000)
+    clock.now += 59
+    await store.get("read")
+    await store.put("put-again", b"octets", "x")
+    store.look("looked-at")
+    await store.sweep()
+    assert store.figures()["objects"] == 5
+    clock.now += 1
+    await store.sweep()
+    assert {entry.name for entry in store.listing("objects")} == {"read", "put-again", "held"}
+    assert (await store.put("left", b"other octets", "x"))[1], "it may come anew"
+    clock.now += 600
+    await store.sweep()
+    assert {entry.name for entry in store.listing("objects")} == {"held"}
+    await store.release_lease("l", "x")
+    clock.now += 59
+    await store.sweep()
+    assert store.look("held") is not None, "it was held a minute ago"
+    clock.now += 1
+    await store.sweep()
+    figures = store.figures()
+    assert (figures["objects"], figures["object_octets"], figures["idle"], figures["evictions"]) == (0, 0, 6, 0)
+
+
+@pytest.mark.decision("D41-idle")
+async def test_the_time_of_an_object_begins_when_its_last_lease_has_ended_by_time(make_store, clock):
+    store = make_store(idle_s=60)
+    await store.put("a", b"octets", "x")
+    await store.take_lease("l", "x", ["a"], 100_000)
+    await store.take_lease("m", "y", ["a"], 200_000)
+    clock.now += 150
+    await store.sweep()
+    clock.now += 51
+    await store.sweep()
+    assert store.look("a") is not None
+    clock.now += 60
+    await store.sweep()
+    assert store.look("a") is None
+
+
+async def test_without_an_idle_time_objects_stay_until_their_room_is_needed(make_store, clock):
+    store = make_store()
+    await store.put("a", b"octets", "x")
+    clock.now += 1e6
+    await store.sweep()
+    assert store.look("a") is not None
+
+
 # -- listings ----------------------------------------------------------------------------------------------------------
 
 
