@@ -81,10 +81,10 @@ class Segments:
         marked, mark = self._read_mark()
         heads = {number: self._read_head(number) for number in numbers}
         ends = {head.previous: head.previous_end for head in heads.values() if head is not None}
-        if marked >= self.first and mark > HEAD_SIZE:
-            ends.setdefault(marked, mark)
         last = max(numbers, default=0)
         newest = max(last, marked, *ends)  # of those that there were
+        if marked >= self.first and mark > HEAD_SIZE and (marked == newest or marked not in heads):
+            ends.setdefault(marked, mark)  # of an older one that is there it may be far behind
         for number in sorted({*numbers, *(number for number in ends if number >= self.first)}):
             if number not in heads:
                 self._note_missing(number, ends[number], lost)

@@ -743,3 +743,21 @@ async def test_of_a_segment_after_which_one_is_gone_nothing_is_torn(tmp_path):
         assert last in journal.damaged
         assert path.stat().st_size == len(octets)
         journal.close()
+
+
+async def test_a_mark_that_is_behind_cuts_no_older_segment(tmp_path):
+    """A power cut may lose marks; where the segment ended only the head of the next one told."""
+    journal = Journal(tmp_path, sizes=SMALL)
+    await fill(journal, "s", 1)
+    mark = (tmp_path / "mark").read_bytes()
+    whole = await fill(journal, "t", 1)
+    await fill(journal, "u", 16)
+    journal.close()
+    (tmp_path / "mark").write_bytes(mark)
+    second = segments(tmp_path)[1]
+    second.write_bytes(b"\0" + second.read_bytes()[1:])
+    journal = Journal(tmp_path, sizes=SMALL)
+    with pytest.raises(LogDamagedError) as caught:
+        journal.read("t", 0, None)
+    assert caught.value.data == whole
+    journal.close()
