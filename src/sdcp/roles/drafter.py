@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from sdcp.engines.registry import load_drafter
@@ -24,6 +24,7 @@ from sdcp.http.identity import normalize_uri
 from sdcp.http.resources import DRAFTER_RESOURCES, Parameters, Table
 from sdcp.machines.drafter import DrafterSession
 from sdcp.machines.drafter_joining import DraftModel
+from sdcp.machines.drafter_rounds import Patience
 from sdcp.machines.effects import Refuse
 from sdcp.messages.round import Assignment
 from sdcp.messages.status import DRAFTER, Status
@@ -77,6 +78,7 @@ class DrafterFacts:
     ttl_ms: int = 3000
     body_bytes: int = 16 << 20
     base_path: str = ""
+    patience: Patience = field(default_factory=Patience)
 
 
 class DrafterRole:
@@ -215,7 +217,7 @@ class DrafterRole:
             raise Overloaded("This drafter is going down; assign another.")
         if len(self._sessions) >= self._facts.sessions:
             raise Overloaded(f"This drafter holds {len(self._sessions)} sessions and takes no more; assign another.")
-        held = DraftingSession(session, DrafterSession(self._model), self._equipment, self._ended)
+        held = DraftingSession(session, DrafterSession(self._model, self._facts.patience), self._equipment, self._ended)
         self._sessions[session] = held
         self._idle.clear()
         return held

@@ -88,7 +88,8 @@ class Sessions:
             asyncio.get_running_loop().call_later(left_s if left_s > 0 else self._idle_s, self._look_at, held)
             return
         logger.warning("session %s: nothing has happened for %.0f s; given up", held.session.hex(), held.idle_s)
-        self._forget(held)
+        held.give_up()
+        self.gone(held)
 
     def _forget(self, held: VerifyingSession) -> None:
         held.close()

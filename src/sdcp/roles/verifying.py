@@ -213,6 +213,12 @@ class VerifyingSession:
         """Wait until nothing at all is under way, events included."""
         await self._driver.settle()
 
+    def give_up(self) -> None:
+        """Nobody has come for long, and nobody is expected: give back what was published (D44), and close."""
+        if self._kv is not None:
+            self._kv.end()
+        self.close()
+
     def close(self) -> None:
         """Leave everything as it is; who still waits is told to ask elsewhere."""
         self._driver.close()
