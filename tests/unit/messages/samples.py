@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sdcp.messages.contract import Action, Contract, ContractSampling, Sampling
 from sdcp.messages.host_memory import DELETE, GET, LEASE, PUT, RELEASE, SegmentReply, SegmentRequest, Ticket
 from sdcp.messages.lease import MAX_TTL_MS, Lease
+from sdcp.messages.listing import ListedEntry, Listing
 from sdcp.messages.manifest import (
     ACCEPTED,
     DROPPED,
@@ -113,6 +114,18 @@ REQUEST = st.builds(
     target=maybe(HASH),
 )
 
+LISTED = st.builds(
+    ListedEntry,
+    name=REF,
+    size=U64,
+    version=maybe(U64),
+    owner=maybe(REF),
+    age_ms=maybe(U64),
+    leased=maybe(st.booleans()),
+    expires_ms=maybe(U64),
+    objects=maybe(st.lists(REF, max_size=3).map(tuple)),
+    level=maybe(REF),
+)
 MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     Contract: CONTRACT,
     Sampling: sampling(),
@@ -193,6 +206,8 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
     Location: st.builds(Location, session=SESSION, epoch=U64, verifier=REF, ended=maybe(ACTION), tokens=maybe(TOKENS)),
     ProfileChange: st.builds(ProfileChange, sampling=sampling(), from_round=maybe(U64)),
     Lease: st.builds(Lease, objects=st.lists(REF, max_size=4).map(tuple), ttl_ms=st.integers(1, MAX_TTL_MS)),
+    ListedEntry: LISTED,
+    Listing: st.builds(Listing, entries=st.lists(LISTED, max_size=3).map(tuple)),
     Ticket: st.builds(Ticket, path=REF, ticket=SESSION),
     SegmentRequest: st.builds(
         SegmentRequest,

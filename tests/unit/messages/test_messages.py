@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sdcp.errors import BadContract, MalformedBody
 from sdcp.messages.contract import Action, Contract
+from sdcp.messages.host_memory import SegmentRequest
 from sdcp.messages.output import Event, Output
 from sdcp.messages.record import CommitRecord, FenceRecord, parse_record
 from sdcp.messages.request import Location
@@ -206,3 +207,16 @@ def test_a_proposal_without_tokens_is_refused() -> None:
     }  # fmt: skip
     with pytest.raises(MalformedBody, match="tokens"):
         Proposal.parse(proposal)
+
+
+@pytest.mark.requirement("S5.2-proposal")
+def test_a_proposal_has_at_least_one_token() -> None:
+    plain = {"session": bytes(16), "epoch": 1, "round": 1, "drafter": "d", "base": 0, "base_digest": HASH, "tokens": []}
+    with pytest.raises(MalformedBody, match="'tokens' must be an array of at least one"):
+        Proposal.parse(plain | {"status": {}})
+
+
+@pytest.mark.parametrize("word", ["", "PUT", "copy", 1, b"put", None, [], {}])
+def test_only_words_of_ours_ask_for_segments(word: object) -> None:
+    with pytest.raises(MalformedBody, match="'do' must be one of put, get, lease, release, delete"):
+        SegmentRequest.parse({"id": 1, "do": word, "name": "o1"})
