@@ -220,3 +220,4 @@ def test_a_proposal_has_at_least_one_token() -> None:
 def test_only_words_of_ours_ask_for_segments(word: object) -> None:
     with pytest.raises(MalformedBody, match="'do' must be one of put, get, lease, release, delete"):
         SegmentRequest.parse({"id": 1, "do": word, "name": "o1"})
+    assert SegmentRequest.parse({"id": 1, "do": "put", "name": "o1"}).do == "put"
