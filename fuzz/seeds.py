@@ -13,6 +13,20 @@ from sdcp.machines.verifier_open import TargetFacts
 from sdcp.messages.contract import Action, Contract, Sampling
 from sdcp.messages.fields import Message
 from sdcp.messages.lease import Lease
+from sdcp.messages.listing import ListedEntry, Listing
+from sdcp.messages.manifest import (
+    ACCEPTED,
+    SENT,
+    AssignedRecord,
+    EndRecord,
+    ManifestRecord,
+    OpenedRecord,
+    PolicyRecord,
+    PromptRecord,
+    RequestRecord,
+    TakenRecord,
+    WithdrawnRecord,
+)
 from sdcp.messages.record import CommitRecord, FenceRecord
 from sdcp.messages.request import GenerationRequest, Location, ProfileChange
 from sdcp.messages.session import Resume, SessionOpen
@@ -41,6 +55,10 @@ _OURS = (
     GenerationRequest(request=bytes(16), prompt=PROMPT, max_new=8, stop=(99,), rule=1, sampling=Sampling(seed=1)),
     Location(session=bytes(16), epoch=1, verifier="https://verifier/", ended=Action.FINISH, tokens=(4, 5)),
     ProfileChange(sampling=Sampling(top_k=5), from_round=3),
+    ListedEntry(name="a", size=1, version=2, owner="https://v/", age_ms=3, leased=True, level="disk"),
+    Listing(
+        entries=(ListedEntry(name="l", size=0, expires_ms=9, objects=("a", "b")), ListedEntry(name="m", size=2**40))
+    ),
 )
 
 
@@ -118,6 +136,41 @@ def log_bodies() -> Iterator[bytes]:
     yield fence + later + fence
     yield first + cbor.encode({"epoch": 1, "round": 2, "tokens": [], "more": {1: [None]}})
     yield first + second[:-1]
+
+
+def manifest_bodies() -> Iterator[bytes]:
+    """Manifests: of a request alone, with a prompt in pieces, of a session that runs, that was resumed, that ended."""
+    request = GenerationRequest(request=bytes(16), prompt=PROMPT, max_new=CONTRACT.max_new, stop=(99,), rule=2)
+    first = RequestRecord(
+        router="https://router/",
+        life=b"l" * 16,
+        owner="front end",
+        session=bytes(16),
+        contract=CONTRACT,
+        commit_log=LOG_URI,
+        request=request,
+        prompt_length=len(PROMPT),
+    )
+    opened = OpenedRecord(serving=1, verifier="https://v/", prompt="https://cache/p")
+    assigned = AssignedRecord(
+        serving=1, after=0, verifier="https://v/", drafter="https://d/", committed=0, digest=START, m_init=4
+    )
+    resume = Resume(round=3, committed=6, digest=START, committed_tokens="https://cache/c")
+    again = replace(opened, serving=3, verifier="https://w/", resume=resume)
+    sent = PolicyRecord(stage=SENT, after=2, from_round=4, sampling=Sampling(top_k=5))
+    pieces = replace(first, request=replace(request, prompt=PROMPT[:1])), PromptRecord(tokens=PROMPT[1:])
+    taken = TakenRecord(router="https://router/", life=b"n" * 16)
+    end = EndRecord(ended=Action.FINISH, committed=9)
+    yield _numbered(first)
+    yield _numbered(*pieces, opened)
+    yield _numbered(first, opened, assigned, sent)
+    yield _numbered(first, opened, assigned, sent, replace(sent, stage=ACCEPTED), taken, again)
+    yield _numbered(first, opened, WithdrawnRecord())
+    yield _numbered(first, opened, assigned, end)
+
+
+def _numbered(*records: ManifestRecord) -> bytes:
+    return b"".join(replace(each, epoch=number).encode() for number, each in enumerate(records, start=1))
 
 
 def vector_bodies() -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from importlib import import_module
 from random import Random
 from typing import Protocol, cast
 
-NAMES = ("cbor", "messages", "logs", "http")
+NAMES = ("cbor", "messages", "logs", "http", "cached")
 Octets = Callable[[bytes, int], bytes]
 
 

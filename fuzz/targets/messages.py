@@ -1,7 +1,8 @@
 """Every message, and the opening of a session with all its checks (5.2, D4, D6, D19).
 
-The first octet of an input says what follows: the body of one kind of message, or, for the highest kinds, a CBOR
-sequence of a session-open, the octets of its commit log, its prompt object and its committed tokens.
+The first octet of an input says what follows: the body of one kind of message (those of caches and the records of a
+manifest are among them), or a CBOR sequence of a session-open, the octets of its commit log, its prompt object and its
+committed tokens.
 
 What must hold: a body is refused with MalformedBody, in the contract with BadContract, and with nothing else; what is
 accepted is written as octets that are read as the same message; a contract that is accepted has no member that we did
@@ -31,7 +32,19 @@ from sdcp.machines.inputs import LogRead, Prefilled, TokensFetched, TokensUnavai
 from sdcp.machines.verifier_open import Answer, Effect, Opened, check_contract, check_prompt, is_repeat, open_session
 from sdcp.messages.contract import Contract, Sampling
 from sdcp.messages.fields import TOKENS, Message
+from sdcp.messages.host_memory import SegmentReply, SegmentRequest, Ticket
 from sdcp.messages.lease import Lease
+from sdcp.messages.listing import ListedEntry, Listing
+from sdcp.messages.manifest import (
+    AssignedRecord,
+    EndRecord,
+    OpenedRecord,
+    PolicyRecord,
+    PromptRecord,
+    RequestRecord,
+    TakenRecord,
+    WithdrawnRecord,
+)
 from sdcp.messages.output import Event, Output
 from sdcp.messages.record import CommitRecord, FenceRecord
 from sdcp.messages.request import GenerationRequest, Location, ProfileChange
@@ -42,7 +55,7 @@ from sdcp.rules.digest import CONTRACT_DOMAIN, contract_digest
 from sdcp.wire import cbor
 from sdcp.wire.problem import MAX_DETAIL, MEDIA_TYPE, decode_problem, encode_problem
 
-KINDS: tuple[type[Message], ...] = (
+KINDS: tuple[type[Message] | None, ...] = (
     Contract,
     Sampling,
     Resume,
@@ -61,25 +74,41 @@ KINDS: tuple[type[Message], ...] = (
     GenerationRequest,
     Location,
     ProfileChange,
+    None,  # an opening
+    None,  # as often again
+    Ticket,
+    SegmentRequest,
+    SegmentReply,
+    ListedEntry,
+    Listing,
+    RequestRecord,
+    PromptRecord,
+    TakenRecord,
+    OpenedRecord,
+    AssignedRecord,
+    PolicyRecord,
+    WithdrawnRecord,
+    EndRecord,
 )
-OPENING = len(KINDS)
+OPENING = KINDS.index(None)
+HOLD_CONTRACTS = (Contract, SessionOpen, Assignment, RequestRecord)
 OPEN_REFUSALS = (BadContract, Conflict, InvalidContent, Overloaded, StaleEpoch)
 LONGEST_PROBLEM = 6 * MAX_DETAIL + 500  # octets, all escaped: whatever a peer sends, a refusal is a few lines
 
 
 def one(data: bytes) -> None:
     """Try one body, or one opening."""
-    kind = data[0] % (OPENING + 2) if data else 0
-    if kind >= OPENING:
+    kind = KINDS[data[0] % len(KINDS) if data else 0]
+    if kind is None:
         _open(data[1:])
     else:
-        _body(KINDS[kind], data[1:])
+        _body(kind, data[1:])
 
 
 def _body(kind: type[Message], body: bytes) -> Message | None:
     message, refusal = attempt(lambda: kind.decode(body), MalformedBody, BadContract)
     if refusal is not None:
-        assert isinstance(refusal, MalformedBody) or kind in (Contract, SessionOpen, Assignment), "no contract in it"
+        assert isinstance(refusal, MalformedBody) or kind in HOLD_CONTRACTS, "no contract in it"
         _check_problem(refusal)
         return None
     assert message is not None
@@ -165,7 +194,7 @@ def mutate(data: bytes, luck: Random, octets: Octets) -> bytes:
     """Change the body as CBOR, now and then the kind, or the octets."""
     chance = luck.random()
     if chance < 0.05:
-        return bytes([luck.randrange(OPENING + 2)]) + data[1:]
+        return bytes([luck.randrange(len(KINDS))]) + data[1:]
     if chance < 0.2 or len(data) < 2:
         return octets(data, len(data) + 16)
     return data[:1] + mutate_sequence(data[1:], luck, octets)

@@ -107,8 +107,9 @@ class Manifest:
                 self.life = life
             case OpenedRecord():
                 self.opened, self.assigned = record, None
-            case AssignedRecord():
-                self.assigned = record
+            case AssignedRecord(serving=serving):
+                if self.opened is not None and self.opened.serving == serving:
+                    self.assigned = record
             case PolicyRecord():
                 self._add_policy(record)
             case WithdrawnRecord():

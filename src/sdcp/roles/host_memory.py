@@ -175,7 +175,7 @@ class HostMemory:
         except ValueError as fault:
             os.close(fd)
             raise InvalidContent(f"{fault}") from None
-        except ProblemError:
+        except (ProblemError, OSError):
             os.close(fd)
             raise
 

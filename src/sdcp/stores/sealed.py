@@ -49,6 +49,8 @@ class Sealed:
         found = os.fstat(fd)
         if found.st_dev != _memory_device():
             raise ValueError("the descriptor is no memfd of ordinary pages")
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & (os.O_PATH | os.O_WRONLY):
+            raise ValueError("the segment cannot be read through this descriptor")
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
             raise ValueError("the segment is not sealed against writing, shrinking, growing and further seals")
         if found.st_size != size:

@@ -242,7 +242,7 @@ def _difference(view: memoryview, facts: KvFacts) -> str:
     try:
         given = json.loads(bytes(view[8 : 8 + struct.unpack("<Q", view[:8])[0]]))["__metadata__"]
         return next(name for name, value in facts.metadata.items() if given.get(name) != value)
-    except (ValueError, KeyError, AttributeError, TypeError, StopIteration):
+    except (ValueError, KeyError, AttributeError, TypeError, StopIteration, RecursionError):
         return "form"
 
 

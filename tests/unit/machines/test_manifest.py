@@ -13,7 +13,7 @@ from sdcp.errors import InvalidContent, MalformedBody
 from sdcp.machines.manifest import MOST_TOKENS, Manifest, request_records
 from sdcp.machines.manifest_log import ManifestLog
 from sdcp.messages.contract import Sampling
-from sdcp.messages.manifest import ACCEPTED, EndRecord, PolicyRecord, WithdrawnRecord
+from sdcp.messages.manifest import ACCEPTED, AssignedRecord, EndRecord, OpenedRecord, PolicyRecord, WithdrawnRecord
 from sdcp.wire import cbor
 from tests.unit.machines.kept_bench import FIRST, MANIFEST
 from tests.unit.messages.samples import MESSAGES
@@ -81,6 +81,16 @@ def test_what_is_of_a_kind_not_known_is_counted_and_skipped() -> None:
     later = cbor.encode({"epoch": 2, "kind": "later"})
     manifest = told(octets(FIRST) + later + replace(EndRecord(ended=4, committed=0), epoch=3).encode())
     assert (manifest.last, manifest.whole, manifest.end is not None) == (3, True, True)
+
+
+@pytest.mark.parametrize("opened", [[], [OpenedRecord(serving=2, verifier="https://v/")]])
+def test_a_drafter_of_no_epoch_that_was_opened_last_is_not_gone_on_with(opened: list[Any]) -> None:
+    assigned = AssignedRecord(
+        serving=1, after=0, verifier="https://v/", drafter="https://d/", committed=0, digest=bytes(32), m_init=4
+    )
+    assert told(octets(FIRST, *opened, assigned)).assigned is None
+    same = OpenedRecord(serving=1, verifier="https://v/")
+    assert told(octets(FIRST, *opened, same, assigned)).assigned is not None
 
 
 def test_what_is_no_manifest_is_refused() -> None:

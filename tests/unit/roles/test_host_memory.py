@@ -276,6 +276,10 @@ async def test_what_is_not_sealed_is_refused_and_the_connection_goes_on(site: Si
     with Sealed.of(DATA) as segment:
         assert (await put(connection, segment.fd, len(DATA) + 1)).status == 422
         assert (await put(connection, segment.fd, len(DATA) - 1)).status == 422
+        for access in (os.O_PATH, os.O_WRONLY):
+            unreadable = os.open(f"/proc/self/fd/{segment.fd}", access)
+            assert (await put(connection, unreadable)).status == 422
+            os.close(unreadable)
     assert site.kept == {}
     with Sealed.of(DATA) as segment:
         assert (await put(connection, segment.fd)).status == 201

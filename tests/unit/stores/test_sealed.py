@@ -105,6 +105,15 @@ def test_what_is_no_memfd_is_refused() -> None:
     os.close(writing)
 
 
+@pytest.mark.parametrize("access", [os.O_PATH, os.O_WRONLY])
+def test_a_segment_that_nobody_could_read_is_refused(access: int) -> None:
+    with Sealed.of(DATA) as segment:
+        fd = os.open(f"/proc/self/fd/{segment.fd}", access)
+        with pytest.raises(ValueError, match="cannot be read"):
+            Sealed.received(fd, len(DATA))
+        os.close(fd)
+
+
 @pytest.mark.decision("D40-seal")
 def test_a_writer_that_keeps_a_writable_mapping_cannot_seal(fd: int) -> None:
     kept = mmap.mmap(fd, len(DATA), mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)

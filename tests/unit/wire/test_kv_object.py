@@ -194,6 +194,18 @@ def test_a_header_written_otherwise_is_refused():
         decode_kv(body + _tag(KEY, memoryview(body)), FACTS, KEY)
 
 
+def test_a_header_of_too_many_levels_is_refused():
+    """By one who has the secret, too."""
+    from sdcp.wire.kv_object import _tag
+
+    layout = KvLayout("a", "F32", ((1, 1, 1),) * 9)
+    facts = facts_of(MODEL, str(layout), PROMPT, 3)
+    body = bytes(encode_kv(block_of(layout, 3), facts, KEY))[:-TAG]
+    body = body[:8] + b"[" * 1200 + body[1208:]
+    with pytest.raises(ValueError, match="another form"):
+        decode_kv(body + _tag(KEY, memoryview(body)), facts, KEY)
+
+
 def test_a_block_that_is_not_what_it_says_is_not_written():
     lacking = dict(list(BLOCK.tensors.items())[1:])
     longer = {**BLOCK.tensors, "layer.0001.keys": bytes(5)}
