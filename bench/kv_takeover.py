@@ -34,7 +34,7 @@ from sdcp.messages.contract import Action, Contract
 from sdcp.stores.remote import RemoteCache
 from sdcp.testing.played import Outside, Played
 
-LENGTHS = (128, 256, 512, 1024, 2048, 4096)
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8128)  # and MAX_NEW: the demonstration model's context
 INTERVAL = 12  # committed tokens between two publications
 MAX_NEW = 64
 M = 3
@@ -140,6 +140,7 @@ group_key = "secret"
 interval = {INTERVAL}
 prompt_min = 0
 object_ms = {int(1000 * DEADLINE_S)}
+object_bytes = 536870912
 """
         for name in ("verifier-1", "verifier-2"):
             bases[name] = await _started(stack, folder, name, "verifier", settings)
