@@ -7,7 +7,7 @@ from importlib import import_module
 from random import Random
 from typing import Protocol, cast
 
-NAMES = ("cbor", "messages", "logs", "http", "cached")
+NAMES = ("cbor", "messages", "logs", "http", "cached", "host_memory")
 Octets = Callable[[bytes, int], bytes]
 
 

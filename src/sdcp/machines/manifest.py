@@ -89,10 +89,12 @@ class Manifest:
         origin = self.size
         for end, value in cbor.decode_sequence(data):
             record = parse_manifest_record(value)
+            assert isinstance(value, dict)  # or it would have been refused
+            if value["epoch"] != self.last + 1:
+                raise InvalidContent(f"Record {self.last + 1} of the manifest has the number {value['epoch']}.")
             if record is not None:
                 self._add(record)
-            assert isinstance(value, dict)  # or it would have been refused
-            self.last, self.size = value["epoch"], origin + end
+            self.last, self.size = self.last + 1, origin + end
 
     def _add(self, record: ManifestRecord) -> None:
         match record:

@@ -100,6 +100,15 @@ def test_what_is_no_manifest_is_refused() -> None:
         told(cbor.encode({"epoch": 1}))
 
 
+@pytest.mark.parametrize("number", [0, 1, 3, 2**64 - 1])
+def test_a_record_that_does_not_follow_the_one_before_it_is_refused(number: int) -> None:
+    """Records are missing, then, or come twice: what is left may say what never was."""
+    manifest = Manifest()
+    with pytest.raises(InvalidContent, match=f"Record 2 of the manifest has the number {number}"):
+        manifest.take(octets(FIRST) + replace(WithdrawnRecord(), epoch=number).encode())
+    assert (manifest.last, manifest.withdrawn) == (1, False)
+
+
 def test_a_policy_before_any_request_belongs_to_no_session() -> None:
     policy = PolicyRecord(stage=ACCEPTED, after=0, from_round=1, sampling=Sampling())
     manifest = told(octets(policy))
