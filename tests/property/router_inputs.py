@@ -111,7 +111,8 @@ def _other_answers(machine: RouterSession) -> Iterator[Any]:
 
 
 def _log_answers(machine: RouterSession) -> Iterator[Any]:
-    yield from (inputs.LogAppended('"77"', 0), inputs.LogMoved(), inputs.LogFenced(), inputs.LogUnanswered())
+    yield from (inputs.LogAppended('"77"', 0), inputs.LogMoved(), inputs.LogFenced())
+    yield from (inputs.LogUnanswered(), inputs.LogUnanswered("octets are gone"))
     recorded = machine._recorded
     for data in _tails(machine):
         yield inputs.LogRead(recorded.end, data, '"88"')

@@ -86,7 +86,7 @@ def _of_shell(serving: Serving | None) -> Iterator[Any]:
     yield from _of_opening()
     yield from (inputs.KvPublished(length, ref) for length in _lengths(serving) for ref in (None, "memory:/objects/kv"))
     yield from (inputs.LogAppended('"77"', load) for load in (0, 95))
-    yield from (inputs.LogMoved(), inputs.LogFenced(), inputs.LogUnanswered())
+    yield from (inputs.LogMoved(), inputs.LogFenced(), inputs.LogUnanswered(), inputs.LogUnanswered("octets are gone"))
     yield from (inputs.TimerFired(name) for name in ("log", "output:1", f"output:{NEW}"))
     yield from (inputs.RequestCancelled(request) for request in _requests(serving))
     yield from (inputs.Superseded(), inputs.StopRequested())

@@ -28,6 +28,7 @@ from sdcp.wire.problem import to_json
 COLUMNS = ("#", "octet", "record", "epoch", "round", "M", "a", "tokens", "n", "action", "m_cap", "g", "j", "digest")
 SHOWN_TOKENS = 6
 SHOWN_DIGEST = 8
+WIDEST = 1000
 
 
 def show(uri: str, access: Access, as_json: bool) -> int:
@@ -40,7 +41,7 @@ def show(uri: str, access: Access, as_json: bool) -> int:
         for index, entry in enumerate(findings.entries):
             print(json.dumps(_as_json(index, entry)))
     else:
-        Console().print(_table(findings))
+        _print_whole(_table(findings))
     return max(_say_fault(log, findings), _say_damage(log))
 
 
@@ -145,6 +146,14 @@ def _table(findings: Findings) -> Table:
         kind = "void" if entry.void else "commit"
         table.add_row(*(_cell(each) for each in (index, entry.start, kind, *cells, *tail)))
     return table
+
+
+def _print_whole(table: Table) -> None:
+    """In a terminal as wide as that is; in a file or a pipe nothing is cut."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=Console(width=WIDEST).measure(table).maximum)
+    console.print(table)
 
 
 def _cell(value: object) -> str:

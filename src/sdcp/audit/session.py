@@ -18,7 +18,7 @@ from sdcp.errors import ConfigurationError, ProblemError
 from sdcp.messages.contract import Contract
 from sdcp.messages.fields import TOKENS
 from sdcp.messages.manifest import ManifestRecord, PromptRecord, RequestRecord, parse_manifest_record
-from sdcp.ports import Cache
+from sdcp.ports import Cache, LogDamagedError, LogSlice
 from sdcp.wire import cbor
 
 COMMIT_LOG, MANIFEST = "c", "m"
@@ -39,7 +39,10 @@ async def of_manifest(cache: Cache, log: str) -> Session:
     if not name.startswith(COMMIT_LOG):
         raise ConfigurationError(f"{log}: the name says nothing of a manifest; give contract and prompt with --opening")
     ref = f"{parent}/{MANIFEST}{name[1:]}"
-    found = await cache.read_log(ref)
+    try:
+        found = await cache.read_log(ref)
+    except LogDamagedError as damage:  # contract and prompt stand first, and may be intact
+        found = LogSlice(0, damage.data, "")
     if found.etag is None:
         raise ConfigurationError(f"{ref}: there is no manifest; give contract and prompt with --opening")
     try:

@@ -12,7 +12,8 @@ repeated and never abandoned (D27). Words (valid, void, fence) as in `reader`.
                  ├── our own record, valid, whatever follows behind a fence ─▶ Recorded
                  └── a higher fence, or a valid record that is not ours ─────▶ Fenced
 
-We are stricter than 6.8 in one point: a log that vanished, or whose tail cannot be read, counts as fenced.
+We are stricter than 6.8 in one point: a log that vanished, lost octets (D47), or has a tail that cannot be read, counts
+as fenced.
 An answer to another effect than the one outstanding changes nothing.
 Not here: what a record says, and the octets' way to the store.
 """
@@ -96,6 +97,8 @@ class CommitLog:
                 return self._end(Fenced())
             case (AppendLog(), LogMoved()) | (SetTimer(), TimerFired()):
                 return self._read()
+            case ((AppendLog() | ReadLog()), LogUnanswered(damage=str())):
+                return self._end(Fenced())
             case ((AppendLog() | ReadLog()), LogUnanswered()):
                 self._doubtful = True
                 return self._wait()

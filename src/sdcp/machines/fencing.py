@@ -23,6 +23,9 @@ from sdcp.messages.record import FenceRecord
 TIMER = "fence"
 IMMEDIATE_ATTEMPTS = 8  # a verifier that still commits moves the log; after so many races, give it a moment
 
+LOG_DAMAGED = "The commit log is damaged: records that were acknowledged cannot be read."
+"""To peers; which octets of which file, a cache says in its log alone."""
+
 Effects = Sequence[Any]
 
 
@@ -61,7 +64,7 @@ class Fencing:
         return [ReadLog(self._ref, self._recorded.end)]
 
     def handle(self, event: object) -> Effects:
-        """Take one answer of the log, or the timer. Raises InvalidContent for a log that is no chain (D20)."""
+        """Take one answer of the log, or the timer. Raises InvalidContent for a log that is no chain or lost octets."""
         match event:
             case LogRead():
                 self._recorded.take(event.start, event.data, event.etag)
@@ -72,6 +75,8 @@ class Fencing:
             case LogMoved() | LogFenced() if self._step is _Step.FENCING:
                 self._attempts += 1
                 return self.begin() if self._attempts % IMMEDIATE_ATTEMPTS else self._pause()
+            case LogUnanswered(damage=str()):
+                raise InvalidContent(LOG_DAMAGED)
             case LogUnanswered():
                 return self._pause()
             case TimerFired(name=name) if name == TIMER and not self.done:
@@ -87,8 +92,8 @@ class Fencing:
             return []
         if self._recorded.fence > self.epoch:  # somebody else has fenced since: above that one too
             return self.begin()
-        if self._recorded.fence < self.epoch:  # asked before the fence was in
-            return [ReadLog(self._ref, self._recorded.end)]
+        if self._recorded.fence < self.epoch:  # asked before the fence was in, or the fence was lost
+            return self._pause()
         self._step = _Step.DONE
         return [CancelTimer(TIMER)]
 

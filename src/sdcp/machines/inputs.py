@@ -199,7 +199,12 @@ class LogFenced:
 
 @dataclass(frozen=True, slots=True)
 class LogUnanswered:
-    """Answers AppendLog or ReadLog: no answer, or 5xx: whether it was done is unknown."""
+    """Answers AppendLog or ReadLog: no answer, or 5xx: whether it was done is unknown.
+
+    `damage` says that the log has lost octets, and which: it takes no append any more (D47).
+    """
+
+    damage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ the valid ones are put together, because a session that moves on is opened with 
 
 from __future__ import annotations
 
+from sdcp.errors import InvalidContent
 from sdcp.machines.reader import LogReader
 from sdcp.messages.contract import Action, Contract
 from sdcp.messages.record import CommitRecord
@@ -65,10 +66,13 @@ class Recorded:
     def take(self, start: int, data: bytes, etag: str | None) -> None:
         """Take in the octets of the log from `start` to its end as it was then; what is known already is skipped.
 
-        Raises InvalidContent or MalformedBody when the log is no chain of records that extends this session's prompt.
+        Raises InvalidContent or MalformedBody when the log is no chain of records that extends this session's prompt,
+        and InvalidContent when there is none any more.
         """
         if start > self.end or start + len(data) < self.end:
             return  # an answer to a question of long ago
+        if etag is None and self.end:
+            raise InvalidContent(f"The commit log has vanished: of {self.end} octets nothing is left.")
         for entry in self._reader.entries(data[self.end - start :]):
             self.highest = max(self.highest, entry.record.epoch)
             if isinstance(entry.record, CommitRecord) and not entry.void:

@@ -24,6 +24,7 @@ from typing import Any
 from sdcp.errors import InvalidContent, MalformedBody, Overloaded, SessionClosed, StaleEpoch
 from sdcp.machines import inputs
 from sdcp.machines.effects import CancelTimer, EndSession, ReadLog, Refuse, Reply, SendDrafter, SetTimer
+from sdcp.machines.fencing import LOG_DAMAGED
 from sdcp.machines.fencing import TIMER as FENCE_TIMER
 from sdcp.machines.locating import TIMER as LOCATION_TIMER
 from sdcp.machines.router_steps import REMINDER, TIMER, Effects, Patience, Step, ended_by, unclear
@@ -238,6 +239,8 @@ class RouterSession(TakingUp):
                 if len(self._recorded.tokens) >= self._committed:  # else read before the last round was in it
                     location = replace(location, tokens=tuple(self._recorded.tokens))
                     return [Reply(each, location) for each in requests]
+            if isinstance(event, inputs.LogUnanswered) and event.damage is not None:
+                raise InvalidContent(LOG_DAMAGED)
         except (InvalidContent, MalformedBody) as fault:
             return [Refuse(each, fault) for each in requests]
         return [

@@ -11,6 +11,7 @@ from dataclasses import replace
 from sdcp.errors import InvalidContent, MalformedBody
 from sdcp.machines import inputs
 from sdcp.machines.effects import ChooseDrafter, ReadLog, SendAssignment, SendDrafter, StoreTokens
+from sdcp.machines.fencing import LOG_DAMAGED
 from sdcp.machines.router_steps import HAS_DRAFTER, Effects, Point, Step, Stepping, ended_by
 from sdcp.messages.contract import Action
 from sdcp.messages.manifest import AssignedRecord
@@ -99,6 +100,8 @@ class Drafting(Stepping):
         try:
             if isinstance(event, inputs.LogRead):
                 self._recorded.take(event.start, event.data, event.etag)
+            elif isinstance(event, inputs.LogUnanswered) and event.damage is not None:
+                raise InvalidContent(LOG_DAMAGED)
         except (InvalidContent, MalformedBody) as fault:
             self._refusal = fault
             return self._give_up()

@@ -141,6 +141,11 @@ class Stepping(ABC):
         self._put_kept: Assignment | None = None
         self._committed = 0  # tokens at the end, as far as a verifier has said
 
+    @property
+    def refusal(self) -> ProblemError | None:
+        """Why the session did not get on, the last time that it did not."""
+        return self._refusal
+
     def awaits(self, effect: object) -> bool:
         """Tell whether the session still waits for the answer to this effect."""
         return self._awaited is effect

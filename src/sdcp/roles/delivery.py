@@ -2,8 +2,9 @@
 
 Words: a *delivery* is what one answer of `GET output` brings that was not known before. Indices are stable, so after
 any failure the reader goes on at the index it has reached, at whatever verifier the router names; output of a lower
-epoch than one seen is discarded (6.7). A reader that stops early withdraws its request, so that nobody generates for
-nobody (D34).
+epoch than one seen is discarded (6.7), and that of a higher one has to begin with what was read before: else its commit
+log has lost records, and what follows is another text (D47). A reader that stops early withdraws its request, so that
+nobody generates for nobody (D34).
 
 Not here: text, and the API that clients speak (`sdcp.roles.openai_app`).
 """
@@ -13,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from sdcp.errors import Overloaded
+from sdcp.errors import InternalFault, Overloaded
 from sdcp.http.identity import ROUTER, VERIFIER
 from sdcp.http.resources import encode_id, url
 from sdcp.messages.contract import Action, Sampling
@@ -34,6 +36,7 @@ GRACE_S = 3.0
 PAUSE_S = 0.1
 WITHDRAW_PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # between tries to withdraw a request
 STILL_S = 4.0  # without a token, before the router is asked whether the verifier still is the right one
+COMPARED = 64  # tokens that a verifier of a higher epoch is asked for once more
 UNATTENDED_S = 15.0  # without a token, before a request that the router has lost is given up
 
 
@@ -95,7 +98,8 @@ class FrontEnd:
     async def generate(self, wanted: Wanted) -> AsyncGenerator[Delivery]:
         """Submit, then yield deliveries to the end. Closing the generator early withdraws the request.
 
-        Raises the ProblemError with which the request was refused, or Overloaded when nobody answers any more.
+        Raises the ProblemError with which the request was refused, Overloaded when nobody answers any more, or
+        InternalFault when tokens that were yielded have been lost.
         """
         request = GenerationRequest(
             request=secrets.token_bytes(16),
@@ -188,8 +192,9 @@ class _Reading:
         self._router = router
         self._request = request
         self._location = location
-        self._epoch = location.epoch
+        self._epoch = self._compared = location.epoch  # seen; and of which what was read is known to be a part
         self._index = 0
+        self._latest: deque[int] = deque(maxlen=COMPARED)
         self._patience_s = patience_s
         self._unattended_s = unattended_s
         self._sleep = sleep
@@ -254,26 +259,41 @@ class _Reading:
         )
 
     async def _read(self) -> Output | None:
-        """Ask the verifier for what follows; None: it has nothing for us any more."""
+        """Ask the verifier for what follows; None: it has nothing for us any more. Raises InternalFault."""
+        anew = self._epoch > self._compared
+        start, wait_s = (self._index - len(self._latest), 0) if anew else (self._index, WAIT_S)
         path = url(self._location.verifier, "sessions/{id}/output", encode_id(self._location.session))
         try:
             output = await self._peers.ask(
                 "GET",
-                f"{path}?from={self._index}",
+                f"{path}?from={start}",
                 Output,
                 role=VERIFIER,
-                headers=(("prefer", f"wait={WAIT_S}"),),
-                deadline_s=WAIT_S + GRACE_S,
+                headers=(("prefer", f"wait={wait_s}"),),
+                deadline_s=wait_s + GRACE_S,
             )
         except (RefusedError, UnansweredError):
             return None
         usable = output.session == self._location.session and output.epoch >= self._epoch
-        return output if usable and output.from_ <= self._index else None
+        if not usable or output.from_ > self._index:
+            return None
+        if anew:
+            self._compare(output)
+        return output
+
+    def _compare(self, output: Output) -> None:
+        """What was committed in an earlier epoch is in every later one (6.9), unless its record was lost."""
+        known = min(self._index - output.from_, len(self._latest))
+        at = self._index - output.from_ - known
+        if known and output.tokens[at : at + known] != tuple(self._latest)[-known:]:
+            raise InternalFault("Tokens that were read are not in the commit log any more; the request is given up.")
+        self._compared = output.epoch
 
     def _new(self, output: Output) -> Delivery:
         self._epoch = output.epoch
         tokens = output.tokens[self._index - output.from_ :]
         self._index += len(tokens)
+        self._latest += tokens
         account = None
         if output.passes is not None and output.proposed is not None and output.accepted is not None:
             account = Account(output.passes, output.proposed, output.accepted)
@@ -281,10 +301,18 @@ class _Reading:
         return Delivery(tokens, output.epoch, finish, account)
 
     async def _relocate(self) -> Delivery | None:
-        """Ask the router who serves us now (D30, D33); a session that has ended may come with all its tokens."""
+        """Ask the router who serves us now (D30, D33); a session that has ended may come with all its tokens.
+
+        Raises RefusedError where these are lost.
+        """
         try:
             location = await self._ask_router(f"?epoch={self._epoch}", wait_s=WAIT_S)
-        except (RefusedError, UnansweredError):
+        except RefusedError as refusal:
+            if refusal.error.status == 422:  # the commit log is damaged or gone (D47)
+                raise
+            await self._sleep(PAUSE_S)
+            return None
+        except UnansweredError:
             await self._sleep(PAUSE_S)
             return None
         if location.ended is not None and location.tokens is not None:

@@ -56,6 +56,7 @@ from sdcp.machines.inputs import (
 from sdcp.machines.roster import Roster
 from sdcp.machines.router import RouterSession
 from sdcp.machines.router_kept import KeptSession
+from sdcp.messages.contract import Action
 from sdcp.messages.fields import Message
 from sdcp.messages.request import GenerationRequest
 from sdcp.messages.session import SessionOpen, SessionState
@@ -337,6 +338,8 @@ class RoutingSession:
 
     async def _end(self, _: EndSession) -> None:
         self.ended_ms = self._equipment.now_ms()
+        if self.machine.ended is Action.FAIL and self.machine.refusal is not None:
+            logger.warning("session %s has failed: %s", encode_id(self.machine.session), self.machine.refusal.detail)
         await self._let_go()
         await self._release_kv()
         self._kv_left = {ref for ref in (self._kv, self.machine.kv) if ref is not None}

@@ -14,7 +14,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Iterable, Sequence
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from sdcp.errors import BodyTooLarge, ConfigurationError, Conflict, MalformedBody, ProblemError
 from sdcp.http.client import Answer, Client
@@ -343,9 +343,10 @@ class RemoteCache:
 def _prefix(prefix: str) -> str:
     try:
         normal = normalize_uri(prefix)
+        there = urlsplit(normal).hostname and urlsplit(normal).port != 0
     except ValueError:
-        normal = ""
-    if not normal.startswith("https://") or "?" in normal or "#" in normal:
+        there = normal = ""
+    if not there or not normal.startswith("https://") or "?" in normal or "#" in normal:
         raise ConfigurationError(f"cache prefix {prefix!r} is not an https URI without query and fragment")
     return normal.rstrip("/")
 

@@ -6,12 +6,14 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
 from sdcp.audit.logs import show, verify
 from sdcp.audit.place import Access
+from sdcp.audit.session import of_manifest
 from sdcp.audit.stock import KINDS, gc, ls, stat
 from sdcp.engines.bigram import BigramTarget, write_bigram
 from sdcp.errors import ConfigurationError
@@ -19,6 +21,7 @@ from sdcp.messages.contract import Contract
 from sdcp.messages.manifest import RequestRecord
 from sdcp.messages.record import CommitRecord, FenceRecord
 from sdcp.messages.request import GenerationRequest
+from sdcp.ports import Cache, LogDamagedError, LogSlice
 from sdcp.stores.durable import DurableStore
 from tests.unit.audit.test_chain import CONTRACT, log_of, octets
 
@@ -82,6 +85,7 @@ def test_a_log_is_a_table(folder: Folder, capsys: pytest.CaptureFixture[str]) ->
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:5] == ["#", "octet", "record", "epoch", "round"]
     assert [line.split()[2] for line in lines[1:]] == ["commit", "commit", "commit", "fence"]
+    assert "…" not in "".join(lines)  # a file or a pipe is as wide as need be
 
 
 def test_a_log_is_json_line_by_line(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,6 +148,17 @@ def test_a_damaged_log_is_said_to_be(folder: Folder, capsys: pytest.CaptureFixtu
     segment.write_bytes(octets_of_file)
     assert show(folder.log(), folder.access, False) == 1
     assert "intact" in capsys.readouterr().err
+
+
+def test_a_manifest_that_is_damaged_behind_the_prompt_is_good_enough(folder: Folder) -> None:
+    damage = LogDamagedError("octets are gone", len(session(folder.contract)), session(folder.contract))
+
+    class Damaged:
+        async def read_log(self, ref: str) -> LogSlice:
+            raise damage
+
+    found = asyncio.run(of_manifest(cast("Cache", Damaged()), folder.log()))
+    assert (found.contract, found.prompt) == (folder.contract, (0,))
 
 
 def test_what_show_prints_of_a_manifest_is_an_opening(

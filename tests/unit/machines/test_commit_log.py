@@ -128,6 +128,16 @@ def test_an_unanswered_append_that_was_not_done_is_repeated_the_same() -> None:
     assert reread(log, commit_log, commit_log.handle(TimerFired(TIMER))) == sent
 
 
+@pytest.mark.decision("D47-session")
+@pytest.mark.parametrize("reading", [False, True])
+def test_a_log_that_has_lost_octets_is_not_tried_again(reading: bool) -> None:
+    _, commit_log = started()
+    commit_log.append(OURS)
+    if reading:
+        commit_log.handle(LogMoved())
+    assert commit_log.handle(LogUnanswered("octets 7 to 9 are gone")) == ([], Fenced())
+
+
 @pytest.mark.decision("D27-same-values")
 def test_it_is_never_given_up_only_tried_less_often() -> None:
     log, commit_log = started()

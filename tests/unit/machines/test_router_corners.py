@@ -214,6 +214,66 @@ def test_a_session_whose_log_never_answers_is_ended_in_the_end() -> None:
     assert bench.session.ended is Action.FAIL
 
 
+@pytest.mark.decision("D47-session")
+@pytest.mark.parametrize("until", [fx.ReadLog, fx.AppendLog])
+def test_a_session_whose_log_has_lost_octets_is_ended_at_once(until: type) -> None:
+    bench = running((11,))
+    bench.give(inputs.VerifierLost())
+    bench.run(until=until)
+    bench.take(until)
+    bench.give(inputs.LogUnanswered("octets 7 to 9 are gone"))
+    assert bench.session.ended is Action.FAIL
+    assert isinstance(bench.session.refusal, errors.InvalidContent)
+
+
+@pytest.mark.decision("D47-session")
+def test_a_session_whose_log_has_lost_octets_is_ended_when_a_drafter_is_to_begin() -> None:
+    bench = running((11,))
+    bench.give(inputs.DrafterLost())
+    bench.run(until=fx.ReadLog)
+    bench.take(fx.ReadLog)
+    bench.give(inputs.LogUnanswered("octets 7 to 9 are gone"))
+    bench.run(until=fx.ReadLog)
+    bench.take(fx.ReadLog)
+    bench.give(inputs.LogUnanswered("octets 7 to 9 are gone"))
+    assert bench.session.ended is Action.FAIL
+
+
+@pytest.mark.decision("D47-session")
+def test_a_session_whose_log_has_vanished_is_ended_and_not_begun_anew() -> None:
+    bench = running((11,))
+    bench.give(inputs.DrafterLost())
+    bench.run()  # so the router has read the log
+    bench.log.clear()
+    bench.give(inputs.VerifierLost())
+    bench.run()
+    assert bench.session.ended is Action.FAIL
+    assert bench.log == []
+
+
+@pytest.mark.decision("D47-session")
+@pytest.mark.parametrize("lost", [inputs.LogUnanswered("octets 7 to 9 are gone"), inputs.LogRead(0, b"", None)])
+def test_who_asks_for_output_that_is_lost_is_told_so(lost: inputs.LogUnanswered | inputs.LogRead) -> None:
+    bench = running((11,))
+    bench.give(inputs.DrafterLost())
+    bench.run()
+    bench.tell(bench.event(Action.FINISH))
+    request = bench.locate(1)
+    end = bench.take(fx.ReadLog).start
+    bench.give(replace(lost, start=end) if isinstance(lost, inputs.LogRead) else lost)
+    assert isinstance(bench.answer_to(request), errors.InvalidContent)
+
+
+def test_a_fence_that_the_log_does_not_show_is_looked_for_again_after_a_moment() -> None:
+    bench = running((11,))
+    bench.give(inputs.VerifierLost())
+    bench.run(until=fx.AppendLog)
+    bench.take(fx.AppendLog)
+    bench.give(inputs.LogAppended('"9"', 0))  # and it is not there
+    effect = bench.take(fx.ReadLog)
+    assert bench.give(bench.perform(effect)) == [fx.SetTimer(FENCE_TIMER, 200)]
+
+
 def test_a_late_answer_of_the_log_does_not_pass_for_that_of_the_fence() -> None:
     bench = running((11,))
     bench.give(inputs.VerifierLost())

@@ -111,7 +111,40 @@ async def test_after_a_failover_reading_goes_on_at_the_index_reached(fault: Exce
     assert [delivery.epoch for delivery in deliveries] == [1, 2, 2]
     assert peers.asked[3] == ("GET", f"{R1}/requests/{peers.asked[3][1].split('/')[-1].split('?')[0]}?epoch=1")
     assert peers.asked[4][1].startswith(f"{V2}/sessions/")
-    assert peers.asked[4][1].endswith("?from=3")
+    assert peers.asked[4][1].endswith("?from=0")  # what was read is compared
+    assert peers.asked[5][1].endswith("?from=6")
+
+
+@pytest.mark.decision("D47-compared")
+@pytest.mark.parametrize("again", [output(0, 0, 2), output(0, 2, 2), output(2, 2, 2), output(0, 6, 2, tokens=(9,) * 6)])
+async def test_a_verifier_that_goes_on_without_tokens_that_were_read_is_not_believed(again: Output) -> None:
+    peers = Peers(at(V1), output(0, 3), LOST, at(V2, 2), again)
+    with pytest.raises(errors.InternalFault):
+        await read(peers)
+    assert [method for method, _ in peers.told] == ["DELETE"]
+
+
+@pytest.mark.decision("D47-compared")
+async def test_of_long_output_the_end_alone_is_compared() -> None:
+    first, more = tuple(range(100)), tuple(range(36, 102))
+    peers = Peers(
+        at(V1),
+        output(0, 0, tokens=first),
+        LOST,
+        at(V2, 2),
+        output(36, 0, 2, tokens=more),
+        output(102, 0, 2, final=True, finish=Action.FINISH),
+    )
+    assert tokens_of(await read(peers)) == tuple(range(102))
+    assert [url.partition("?")[2] for _, url in peers.asked[4:]] == ["from=36", "from=102"]
+
+
+@pytest.mark.decision("D47-session")
+async def test_who_cannot_have_its_tokens_any_more_is_told_why_at_once() -> None:
+    refusal = RefusedError(errors.InvalidContent("The commit log is damaged."))
+    peers = Peers(at(V1), output(0, 3), LOST, refusal)
+    with pytest.raises(errors.InvalidContent, match="damaged"):
+        await read(peers)
 
 
 @pytest.mark.requirement("S6.7-lower-epoch-discarded", "S6.9-older-output-discarded")

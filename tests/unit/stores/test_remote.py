@@ -178,7 +178,16 @@ async def test_what_a_prefix_may_be(site):
     server = await site.server(answering(200))
     client_of = await site.remote(server)
     assert client_of.ref_of("logs", "s") == f"https://127.0.0.1:{server.port}/logs/s"
-    for prefix in ("http://a/", "https://a/?x", "https://a/#x", "a", ""):
+    for prefix in (
+        "http://a/",
+        "https://a/?x",
+        "https://a/#x",
+        "https:///a",
+        "https://[::1",
+        "https://a:70000",
+        "a",
+        "",
+    ):
         with pytest.raises(ConfigurationError):
             RemoteCache(client_of._client, prefix)
 
