@@ -153,6 +153,7 @@ class _Lane(Generic[Result]):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._between: set[asyncio.Future[Any]] = set()
         self._driver: asyncio.Task[None] | None = None
+        self._stopped = False
         self._busy = _Busy(time.monotonic)
         self._counts = {"rounds": 0, "round_passes": 0, "round_tokens": 0, "prefill_passes": 0, "failures": 0}
         self._times_ms = {"round_ms": 0.0, "prefill_ms": 0.0}
@@ -182,7 +183,9 @@ class _Lane(Generic[Result]):
                 del self._waiting[waiting.ticket.number]
 
     def close(self, session: bytes) -> None:
-        """Close the session between passes, after its last waiting job."""
+        """Close the session between passes, after its last waiting job; once stopped, there is nothing to close."""
+        if self._stopped:
+            return
         self._closing.add(session)
         self._wake()
 
@@ -207,6 +210,7 @@ class _Lane(Generic[Result]):
 
     async def stop(self) -> None:
         """Finish what waits and end the thread."""
+        self._stopped = True
         if self._driver is not None:
             await self._driver
         await asyncio.gather(*self._between, return_exceptions=True)

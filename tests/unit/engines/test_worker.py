@@ -127,6 +127,16 @@ async def test_cancelling_the_wait_does_not_end_the_round(engine: Gated, worker:
     assert engine.log == [("verify", [1]), ("verify", [2])]
 
 
+async def test_after_the_end_there_is_nothing_to_close(engine: Gated, worker: Worker):
+    """A verifier's timers may come after its drain."""
+    engine.gate.set()
+    await worker.verify(verify_job(1))
+    await worker.stop()
+    worker.close(b"\x01")
+    begun = asyncio.all_tasks() - {asyncio.current_task()}
+    assert [*filter(None, await asyncio.gather(*begun, return_exceptions=True))] == []
+
+
 async def test_a_cancelled_prefill_is_dropped(engine: Gated, worker: Worker):
     await start(engine, worker)
     prefill = asyncio.create_task(worker.prefill(prefill_job(2)))
