@@ -73,13 +73,14 @@ def asked(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _split(uri: str) -> tuple[str | None, str | None]:
-    """Prefix and name; a name alone has no prefix."""
+    """Prefix and name; a name alone has no prefix. Options of the cache may stand at the end, as in any URI."""
     if NAME.fullmatch(uri):
         return None, uri
     if ":" not in uri:
         raise ConfigurationError(f"{uri}: must be a URI such as https://127.0.0.1:7401/logs/NAME, or a name")
     prefix, logs, name = uri.rpartition("/logs/")
-    return (prefix, name) if logs else (uri, None)
+    name, mark, options = name.partition("?")
+    return (f"{prefix}{mark}{options}", name) if logs else (uri, None)
 
 
 def _check_there(prefix: str) -> None:

@@ -48,6 +48,9 @@ KNOWN = 4096
 KNOWN_S = 600.0
 """So long a prefix that was in the cache is taken to be there still."""
 
+UNAVAILABLE = "unavailable"
+"""Why KV is not taken when the cache does not answer, or not in time."""
+
 CACHE_FAULTS = (ObjectMissingError, StoreFullError, StoreUnavailableError)
 
 logger = logging.getLogger("sdcp.roles")
@@ -133,7 +136,10 @@ class KvExchange:
             self._report("KV could not be loaded and is computed", fault)
 
     async def _load_some(self, session: bytes, effect: Prefill, most: int, shared: Sequence[tuple[int, str]]) -> None:
-        """Nothing is fetched of what the engine holds itself, of this session or of another that began so."""
+        """Nothing is fetched of what the engine holds itself, of this session or of another that began so.
+
+        Nor anything more when the cache does not answer: an open waits for one deadline, not for one of each name.
+        """
         held = await self._worker.held_kv(session, effect.prefix, most, empty_prompt=effect.empty_prompt)
         if most - held < self.policy.block:
             return
@@ -145,17 +151,17 @@ class KvExchange:
                     return
 
     async def _load(self, session: bytes, effect: Prefill, ref: str, most: int) -> bool:
-        """Load what a router refers to; its size tells how many tokens it is of."""
+        """Load what a router refers to, whose size tells how many tokens it is of. False: something else may be had."""
         try:
             data = await self._fetch(ref, self._size(most, effect.empty_prompt))
             await self._take(session, effect, self._length(len(data), most, effect.empty_prompt), data)
         except _RefusedError as refused:
             self._refused(ref, refused)
-            return False
+            return refused.reason == UNAVAILABLE
         return True
 
     async def _load_shared(self, session: bytes, effect: Prefill, length: int, name: str) -> bool:
-        """Load the KV of the first `length` tokens by the name that the group has for it."""
+        """Load the KV of the first `length` tokens by the group's name for it. False: something else may be had."""
         ref = self._cache.ref_of("objects", name)
         try:
             await self._take(session, effect, length, await self._fetch(ref, self._size(length)))
@@ -166,7 +172,7 @@ class KvExchange:
                 self._metrics.count("kv_missed")
             else:
                 self._refused(ref, refused)
-            return False
+            return refused.reason == UNAVAILABLE
         self._remember(name, there=True)
         return True
 
@@ -183,7 +189,7 @@ class KvExchange:
         except ObjectMissingError as fault:
             raise _RefusedError("missing", str(fault)) from None
         except (StoreUnavailableError, TimeoutError) as fault:
-            raise _RefusedError("unavailable", str(fault) or "time is up") from None
+            raise _RefusedError(UNAVAILABLE, str(fault) or "time is up") from None
         except ValueError as fault:
             raise _RefusedError("content", str(fault)) from None
 

@@ -24,6 +24,8 @@ from sdcp.ports import StoreFullError, StoreUnavailableError
 THREADS = 32
 """Requests at once; further ones wait."""
 
+_ROLE_OF_THE_MACHINE = "169.254.169.254"  # asked for credentials when the environment has none
+
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 T = TypeVar("T")
@@ -155,6 +157,8 @@ class Bucket:
             told = _told(fault)
             if "507 Insufficient Storage" in told:
                 raise StoreFullError(told) from None
+            if _ROLE_OF_THE_MACHINE in told:
+                told = f"no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ({told})"
             raise StoreUnavailableError(told) from None
 
 

@@ -102,6 +102,9 @@ class Server:
             return StoreUnavailableError(str(fault))
         if isinstance(fault, faults.ReadOnlyError):  # no longer the primary: the name may lead to another by now
             await self._client.connection_pool.disconnect(inuse_connections=False)
+        if isinstance(fault, faults.AuthenticationError):
+            told = str(fault).rstrip(".")
+            return StoreUnavailableError(f"{where}: {told}; set SDCP_VALKEY_USER and SDCP_VALKEY_PASSWORD")
         if isinstance(fault, TimeoutError):
             return StoreUnavailableError(f"{where}: no answer within {self.deadline_s} s")
         return StoreUnavailableError(f"{where}: {str(fault) or type(fault).__name__}")

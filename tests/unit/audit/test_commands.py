@@ -177,6 +177,12 @@ def test_an_opening_that_is_none_is_refused(folder: Folder, tmp_path: Path, text
         verify(folder.log(), folder.access, tmp_path / "opening.json", None, False)
 
 
+def test_options_of_a_cache_may_stand_behind_the_name_of_a_log(folder: Folder) -> None:
+    for uri in ("s3://bucket/x?secret=y/logs/c1", "s3://bucket/x/logs/c1?secret=y"):
+        with pytest.raises(ConfigurationError, match="unknown option secret"):
+            show(uri, folder.access, False)
+
+
 def test_what_cannot_be_verified_says_what_to_give(folder: Folder) -> None:
     folder.append("c5", octets(*folder.log_of(*OUTPUT)))
     folder.append("other", octets(*folder.log_of(*OUTPUT)))

@@ -258,6 +258,24 @@ async def test_kv_that_cannot_be_had_or_taken_is_computed(
     assert second.counted(f"kv_refused_{reason.replace('late', 'unavailable')}") == 1
 
 
+@pytest.mark.decision("D44-refused")
+@pytest.mark.parametrize("ref", [None, "https://cache.example/objects/kv"])
+async def test_an_open_waits_for_a_cache_that_does_not_answer_once(
+    verifiers: Callable[..., Verifier], monkeypatch: pytest.MonkeyPatch, ref: str | None
+) -> None:
+    verifier = verifiers(prompt_min=4, deadline_s=0.01)
+    asked: list[str] = []
+
+    async def never(ref: str, *, at_most: int) -> bytes:
+        asked.append(ref)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(verifier.cache, "fetch", never)
+    assert await verifier.opens(PROMPT, ref) == len(PROMPT) - 1
+    assert len(asked) == 1
+
+
 async def test_a_fault_of_ours_is_reported_and_kv_computed(
     verifiers: Callable[..., Verifier], monkeypatch: pytest.MonkeyPatch
 ) -> None:

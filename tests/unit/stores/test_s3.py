@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import obstore
 import pytest
+from obstore.exceptions import BaseError
 from obstore.store import MemoryStore
 
 from sdcp.errors import ConfigurationError, Forbidden
@@ -258,6 +259,16 @@ async def test_a_bucket_that_is_not_there_and_a_server_that_is_not_there(s3):
         await S3Cache.open(f"s3://no-such-bucket/x?endpoint={s3.endpoint}")
     with pytest.raises(ConfigurationError, match=r"cannot be used"):
         await S3Cache.open("s3://no-such-bucket/x?endpoint=http://127.0.0.1:1", deadline_s=1.0)
+
+
+@pytest.mark.decision("D42-credentials")
+async def test_who_has_no_credentials_is_told_where_they_belong(cache, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise BaseError("Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token")
+
+    monkeypatch.setattr(obstore, "put", refuse)
+    with pytest.raises(ConfigurationError, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+        await cache.check()
 
 
 async def test_a_bucket_that_was_removed_is_not_taken_for_an_empty_one(s3):

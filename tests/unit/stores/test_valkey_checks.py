@@ -120,7 +120,7 @@ async def test_a_user_who_may_do_what_is_needed_and_no_more(start, monkeypatch):
     await cache.close()
     await _refused(f"{process.uri}/0?prefix=other", "key")
     monkeypatch.setenv("SDCP_VALKEY_PASSWORD", "wrong")
-    await _refused(process.uri, "(?i)password")
+    await _refused(process.uri, "(?i)password pair.* set SDCP_VALKEY_USER and SDCP_VALKEY_PASSWORD")
 
 
 @needs_server
