@@ -185,7 +185,7 @@ def _check_answer(answer: object, at_most: int) -> None:
     assert (view is not None) == (reply.status == 200), "a view of another answer than 200, or none"
     if view is not None:
         assert view.readonly
-        assert len(view) == reply.size <= at_most, "of another size than was said, or too long"
+        assert len(view) == (reply.size or 0) <= at_most, f"{len(view)} octets of {reply}; at most {at_most}"
 
 
 # -- sockets and descriptors -------------------------------------------------------------------------------------------

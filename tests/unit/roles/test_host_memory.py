@@ -11,6 +11,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from sdcp.stores.sealed import AVAILABLE, Sealed, new_segment
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="memfds with seals are Linux's: run this on Linux")
 
 DRAFTER = Peer(frozenset({"https://drafter.test/"}), frozenset(), frozenset(), frozenset({"drafter"}))
+VERIFIER = Peer(frozenset({"https://verifier.test/"}), frozenset(), frozenset(), frozenset({"verifier"}))
 DATA = os.urandom(10_000)
 LARGEST = 1 << 20
 
@@ -136,7 +138,11 @@ def descriptors() -> int:
 
 @pytest.mark.decision("D40-who", "D40-datagrams")
 async def test_a_ticket_opens_a_connection_that_is_its_owners(site: Site) -> None:
-    connection = await site.admitted()
+    ticket = site.ticket()
+    site.host_memory.ticket(VERIFIER)
+    connection = await site.connect(ticket.path)
+    connection.send(ticket.ticket)
+    assert SegmentReply.decode((await received(connection))[0]).status == 204
     with Sealed.of(DATA) as segment:
         assert (await put(connection, segment.fd)).status == 201
     assert site.kept["o"] == (DRAFTER.name, DATA)
@@ -227,6 +233,8 @@ async def test_another_users_process_does_not_get_in(site: Site, monkeypatch: py
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     monkeypatch.setattr(host_memory, "same_user", lambda connection: False)
     connection = await site.connect(ticket.path)
+    with suppress(OSError):  # perhaps it is closed already
+        connection.send(ticket.ticket)
     assert await received(connection) == (b"", [])
 
 
