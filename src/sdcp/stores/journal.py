@@ -166,7 +166,8 @@ class Journal:
             expected = 0
         else:
             expected = index.state.size
-        index.add(frame, segment.number, found.payload, found.crc)
+        if frame.start >= expected:  # or the index could not be searched
+            index.add(frame, segment.number, found.payload, found.crc)
         where = f"at octet {found.payload} of {segment.path}"
         if frame.start != expected:
             self._note_damage(index, expected, f"what comes {where} does not follow it")

@@ -133,6 +133,8 @@ def test_who_may_call_what() -> None:
     assert allowed["GET sessions/{id}/output"] == {"router", "front-end", "drafter"}  # the drafter by D9a
     assert allowed["POST events"] == {"verifier"}
     assert allowed["PUT instances/{instance}/status"] == {"drafter", "verifier"}
+    assert allowed["GET logs"] == allowed["GET leases"] == {"router"}
+    assert allowed["GET objects"] == {"router", "cache"}
     assert allowed["PATCH logs/{name}"] == allowed["GET logs/{name}"] == {"router", "verifier"}
 
 

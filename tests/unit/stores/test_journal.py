@@ -624,6 +624,20 @@ def test_a_frame_whose_name_is_no_name_is_damage_like_any_other():
     assert list(Scan(memoryview(octets), len(octets)).frames()) == [Hole(HEAD_SIZE, len(octets))]
 
 
+def test_a_record_that_goes_back_in_its_log_is_damage(tmp_path):
+    """We write none; but whatever the files hold, what precedes the damage is served."""
+    octets = encode_head(Head(1, 0, 0))
+    for start, data in ((0, b"abc"), (3, b"def"), (1, b"x"), (6, b"g")):
+        octets += encode_frame(Frame("log", start, LogState(1, start + len(data), None, 1)), data, HEAD_SIZE)[0]
+    (tmp_path / "00000001.journal").write_bytes(octets)
+    journal = Journal(tmp_path)
+    for start, stop in ((0, None), (2, 4), (5, None)):
+        with pytest.raises(LogDamagedError) as caught:
+            journal.read("log", start, stop)
+        assert (caught.value.data, caught.value.intact) == (b"abcdef"[start:stop], 6)
+    journal.close()
+
+
 def test_a_refused_start_leaves_no_file_open(tmp_path):
     folder = tmp_path / "journal"
     Journal(folder, sizes=SMALL).close()
