@@ -17,6 +17,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from sdcp.errors import ConfigurationError
 from sdcp.messages.contract import Sampling
 from sdcp.wire.kv_object import KvBlock
 
@@ -212,6 +213,10 @@ class LogFencedError(Exception):
 
 class StoreUnavailableError(Exception):
     """No answer, 5xx or deadline: whether a write was done is unknown; a read may be tried again."""
+
+
+class SilentCacheError(ConfigurationError):
+    """What a URI names does not answer now. What is wrong with the URI or the server, if anything, nobody knows yet."""
 
 
 class NoListingError(StoreUnavailableError):

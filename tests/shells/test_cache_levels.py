@@ -162,3 +162,25 @@ async def test_killed_while_objects_move_down(certificates, tmp_path, acknowledg
         await process.stop(signal.SIGKILL)
     assert not list((tmp_path / "store" / "objects").glob(".new-*"))
     assert any(below.joinpath("objects").iterdir()), "something had moved"
+
+
+@pytest.mark.decision("D41-late")
+async def test_a_cache_starts_without_its_network(certificates, tmp_path, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    process = Process(tmp_path, certificates["cache"])
+    settings = process.settings.read_text()
+    process.settings.write_text(f'{settings}network = "s3://bucket/x?endpoint=http://127.0.0.1:1"\n')
+    await process.start()
+    try:
+        async with Client(client_context(certificates["drafter"])) as drafter:
+            answer = await drafter.request("PUT", f"{process.base}/objects/a", body=data_of("a"))
+            assert answer.status == 201
+            assert (await drafter.request("GET", f"{process.base}/objects/a")).body == data_of("a")
+    finally:
+        ended = await process.stop(signal.SIGTERM)
+    assert ended == 0
+    assert "it does not answer, and is used when it does" in process.log.read_text()
+    process.settings.write_text(f'{settings}network = "s3://bucket/x?unheard=of"\n')
+    with pytest.raises(AssertionError, match="unknown option unheard"):  # no `ready`: its log is the message
+        await process.start()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 from sdcp.errors import ConfigurationError
+from sdcp.ports import Cache, SilentCacheError, StoreUnavailableError
 from sdcp.roles.config import CacheSettings
 from sdcp.roles.process import Context
 from sdcp.stores.durable import DurableStore
 from sdcp.stores.levels_network import KEEPING, CacheLevel, NetworkLevel
 from sdcp.stores.opening import open_cache
 
+logger = logging.getLogger("sdcp.roles")
+
+OPEN_S = 5.0  # to open that level, at the start and later
 NETWORK_S = 60.0  # for a call about a large object to the level under the disk; `CacheLevel` ends others sooner
 
 
@@ -35,16 +42,33 @@ async def open_store(context: Context[CacheSettings]) -> DurableStore:
 
 
 async def _network(context: Context[CacheSettings]) -> NetworkLevel:
+    """Open it now, so that a mistake in its URI is seen; one that does not answer is opened when it does."""
     uri = context.settings.store.network or ""
     client = context.client()
+    opened: list[Cache] = []
+
+    async def open_() -> Cache:
+        async with asyncio.timeout(OPEN_S):
+            cache = await open_cache([uri], client=client, owner="cache", deadline_s=NETWORK_S, host_memory=False)
+        opened.append(cache)
+        return cache
+
+    async def open_late() -> Cache:
+        try:
+            return await open_()
+        except ConfigurationError as fault:
+            raise StoreUnavailableError(str(fault)) from None
 
     async def close() -> None:
-        await cache.close()
+        for cache in opened:
+            await cache.close()
         await client.close()
 
     try:
-        cache = await open_cache([uri], client=client, owner="cache", deadline_s=NETWORK_S, host_memory=False)
+        await open_()
+    except (SilentCacheError, TimeoutError) as fault:
+        logger.warning("[store] network: it does not answer, and is used when it does: %s", str(fault) or "time is up")
     except ConfigurationError as fault:
         await client.close()
         raise ConfigurationError(f"[store] network: {fault}") from None
-    return CacheLevel(cache, keeps=uri.partition(":")[0] in KEEPING, close=close)
+    return CacheLevel(opened[0] if opened else open_late, keeps=uri.partition(":")[0] in KEEPING, close=close)

@@ -69,10 +69,20 @@ class CacheLevel:
     """`NetworkLevel` over a `Cache`, whichever: S3, Valkey, another `sdcp cache`."""
 
     def __init__(
-        self, cache: Cache, *, keeps: bool, deadline_s: float = 10.0, close: Callable[[], Awaitable[None]] | None = None
+        self,
+        cache: Cache | Callable[[], Awaitable[Cache]],
+        *,
+        keeps: bool,
+        deadline_s: float = 10.0,
+        close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`deadline_s` for each call, and more for large objects. `close` is awaited at the end."""
-        self._cache = cache
+        """`cache`, or how to open it, StoreUnavailableError while it does not answer: then a call tries that first.
+
+        `deadline_s` for each call, and more for large objects. `close` is awaited at the end.
+        """
+        self._cache: Cache | None = None if callable(cache) else cache
+        self._open = cache if callable(cache) else None
+        self._opening = asyncio.Lock()
         self._keeps = keeps
         self._deadline_s = deadline_s
         self._close = close
@@ -88,14 +98,14 @@ class CacheLevel:
 
     async def put(self, info: ObjectInfo, data: bytes) -> None:
         """See `NetworkLevel.put`."""
-        async with self._in_time(info):
-            await self._cache.create(_enveloped(info, data), name=_name(info))
+        async with self._in_time(info) as cache:
+            await cache.create(_enveloped(info, data), name=_name(info))
 
     async def get(self, info: ObjectInfo) -> bytes:
         """See `NetworkLevel.get`."""
         try:
-            async with self._in_time(info):
-                envelope = await self._cache.fetch(self._ref(info), at_most=info.size + _around(info))
+            async with self._in_time(info) as cache:
+                envelope = await cache.fetch(cache.ref_of("objects", _name(info)), at_most=info.size + _around(info))
             return _opened(info, envelope)
         except ValueError as fault:
             log.error("object %r: what the network level holds is not what was put there: %s", info.name, fault)
@@ -103,15 +113,15 @@ class CacheLevel:
 
     async def delete(self, info: ObjectInfo) -> None:
         """See `NetworkLevel.delete`."""
-        async with self._in_time(info):
-            await self._cache.delete(self._ref(info))
+        async with self._in_time(info) as cache:
+            await cache.delete(cache.ref_of("objects", _name(info)))
 
     async def listing(self) -> AsyncIterator[list[tuple[ObjectInfo, float]]]:
         """See `NetworkLevel.listing`. What has no name of ours is passed over."""
         after = ""
         while True:
-            async with self._in_time(None):
-                entries = await self._cache.listing("objects", after=after, limit=_PAGE)
+            async with self._in_time(None) as cache:
+                entries = await cache.listing("objects", after=after, limit=_PAGE)
             if not entries:
                 return
             yield [(info, entry.age_s or 0.0) for entry in entries if (info := _info(entry)) is not None]
@@ -122,16 +132,20 @@ class CacheLevel:
         if self._close is not None:
             await self._close()
 
-    def _ref(self, info: ObjectInfo) -> str:
-        return self._cache.ref_of("objects", _name(info))
+    async def _opened(self) -> Cache:
+        async with self._opening:
+            if self._cache is None:
+                assert self._open is not None
+                self._cache = await self._open()
+        return self._cache
 
     @asynccontextmanager
-    async def _in_time(self, info: ObjectInfo | None) -> AsyncIterator[None]:
+    async def _in_time(self, info: ObjectInfo | None) -> AsyncIterator[Cache]:
         what = "its listing" if info is None else f"object {info.name!r}"
         seconds = self._deadline_s + (0 if info is None else info.size / _SLOWEST)
         try:
             async with asyncio.timeout(seconds):
-                yield
+                yield self._cache or await self._opened()
         except TimeoutError:
             raise StoreUnavailableError(f"the network level did not answer for {what} within {seconds:.3g} s") from None
 

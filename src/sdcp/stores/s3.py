@@ -19,7 +19,15 @@ from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Self
 
 from sdcp.errors import ConfigurationError, Conflict
-from sdcp.ports import Entry, Kind, LogSlice, ObjectMissingError, StoreFullError, StoreUnavailableError
+from sdcp.ports import (
+    Entry,
+    Kind,
+    LogSlice,
+    ObjectMissingError,
+    SilentCacheError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from sdcp.stores import s3_leases
 from sdcp.stores.s3_bucket import Bucket, Key
 from sdcp.stores.s3_leases import Leases
@@ -29,6 +37,7 @@ from sdcp.stores.store import NAME
 
 _NAME_OCTETS = 16  # 128 random bits
 _TRIES = 3
+_REFUSED = "status code: 4"  # the store has answered: no such bucket, no such key, not allowed
 _LETTERS = f"-.{digits}{ascii_uppercase}_{ascii_lowercase}~"  # of names, in the order of their octets
 
 
@@ -68,7 +77,8 @@ class S3Cache:
             listed = any(key.path == probe for key in await self._bucket.keys("probes"))
             await self._bucket.delete([probe])
         except (StoreUnavailableError, StoreFullError) as fault:
-            raise ConfigurationError(f"cache {self._base} cannot be used: {fault}") from None
+            kind = ConfigurationError if _REFUSED in str(fault) else SilentCacheError
+            raise kind(f"cache {self._base} cannot be used: {fault}") from None
         if twice:
             raise ConfigurationError(
                 f"cache {self._base}: this store ignores `If-None-Match: *`, so one writer's record would replace "

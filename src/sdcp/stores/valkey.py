@@ -63,6 +63,9 @@ class ValkeyCache:
         except (StoreUnavailableError, StoreFullError) as fault:
             await cache.close()
             raise ConfigurationError(f"cache {fault}") from None
+        except BaseException:
+            await cache.close()
+            raise
         return cache
 
     async def close(self) -> None:

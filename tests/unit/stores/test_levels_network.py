@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pytest
 
 from sdcp.ports import ObjectMissingError, StoreUnavailableError
@@ -137,3 +138,21 @@ async def test_closing_closes_what_is_behind():
     await CacheLevel(MemoryCache(), keeps=True, close=close).close()
     await CacheLevel(MemoryCache(), keeps=True).close()
     assert closed == [True]
+
+
+@pytest.mark.decision("D41-late")
+async def test_what_does_not_answer_at_the_start_is_opened_when_it_does():
+    cache, tries = MemoryCache(), []
+
+    async def open_() -> MemoryCache:
+        tries.append(True)
+        if len(tries) == 1:
+            raise StoreUnavailableError("no answer")
+        return cache
+
+    level = CacheLevel(open_, keeps=True)
+    with pytest.raises(StoreUnavailableError, match="no answer"):
+        await level.put(INFO, b"octets")
+    await asyncio.gather(*(level.put(INFO, b"octets") for _ in range(3)))
+    assert await level.get(INFO) == b"octets"
+    assert len(tries) == 2
