@@ -242,6 +242,7 @@ async def test_listings_page_by_page(cache, other):
     pages, after = [], ""
     while page := await other.listing("objects", "b", after, 2):
         pages.append(page)
+        assert page[-1].name > after
         after = page[-1].name
     assert [[entry.name for entry in page] for page in pages] == [["b1", "b10"], ["b2", "b3"], ["ba"]]
     entries = {entry.name: entry for page in pages for entry in page}
