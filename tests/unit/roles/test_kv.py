@@ -10,15 +10,22 @@ import pytest
 
 from sdcp.engines.worker import Worker
 from sdcp.errors import Overloaded
+from sdcp.http.identity import VERIFIER
 from sdcp.machines.effects import DropOlderKv, Prefill, PublishKv
 from sdcp.machines.history import History
+from sdcp.machines.verifier import VerifierSession
+from sdcp.machines.verifier_open import TargetFacts
 from sdcp.ports import PrefillJob, StoreFullError, StoreUnavailableError
 from sdcp.roles import kv
 from sdcp.roles.kv import KvExchange, KvPolicy, SessionKv
 from sdcp.roles.objects import is_kv_of
+from sdcp.roles.peers import Peers
+from sdcp.roles.sessions import Sessions
 from sdcp.roles.telemetry import Metrics
+from sdcp.roles.verifying import Equipment, VerifyingSession
 from sdcp.stores.local import LocalCache
 from sdcp.stores.memory import MemoryStore
+from sdcp.testing.in_process import InProcess, Life
 from sdcp.testing.kv_target import KvTarget
 
 PREFIX = "https://cache.example/"
@@ -338,6 +345,33 @@ async def test_a_session_that_ends_leaves_no_lease_and_no_object(
     for length in (10, 20):
         await session.publish(PublishKv(history, length))
     session.end()
+    await verifier.settled()
+    assert (objects(store), [*store.listing("leases")]) == ([], [])
+
+
+@pytest.mark.decision("D44-ended")
+async def test_a_session_that_is_given_up_leaves_no_lease_and_no_object(
+    verifiers: Callable[..., Verifier], store: MemoryStore
+) -> None:
+    verifier = verifiers()
+    equipment = Equipment(
+        worker=verifier.worker,
+        cache=verifier.cache,
+        peers=Peers(InProcess().client(Life("https://verifier.example", VERIFIER))),
+        metrics=verifier.metrics,
+        fetch_s=1.0,
+        report=lambda _, fault: verifier.faults.append(fault),
+        kv=verifier.exchange,
+    )
+    history = await verifier.holds(PROMPT, SESSION + (1).to_bytes(8, "big"))
+    sessions = Sessions(retention_s=60.0, idle_s=0.01)
+    target = TargetFacts(model=bytes(32), tokenizer=bytes(32), vocabulary=64)
+    held = VerifyingSession(SESSION, 1, VerifierSession(target), equipment, (), sessions)
+    assert held._kv is not None
+    assert (await held._kv.publish(PublishKv(history, len(PROMPT)))).ref is not None
+    sessions.add(held)
+    while SESSION in sessions:
+        await asyncio.sleep(0)
     await verifier.settled()
     assert (objects(store), [*store.listing("leases")]) == ([], [])
 
