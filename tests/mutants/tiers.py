@@ -65,14 +65,12 @@ class Tier:
         return [[*part, *left_out] for part in (nearest, [*near, *told] if near else [], far) if part]
 
 
+_FOLDERS = ("wire", "messages", "rules", "machines", "testing", "stores", "engines", "http", "roles", "audit")
 UNIT = Tier(
     "unit",
     "tests of one module each",
     600,
-    tuple(
-        f"tests/unit/{folder}"
-        for folder in ("wire", "messages", "rules", "machines", "testing", "stores", "engines", "http", "roles", "audit")
-    ),
+    tuple(f"tests/unit/{folder}" for folder in _FOLDERS),
     ("tests/unit/stores/test_rot.py",),  # every single bit of small journals, and it takes its time
 )
 PROPERTY = Tier("property", "plain twins of the core", 300, ("tests/property",))
