@@ -47,7 +47,7 @@ IDLE_S = 3600.0
 CACHE_URI = "https://cache.test"
 ROUTER_URI = "https://router.test"
 ROLE = {"cache": CACHE, "router": ROUTER, "drafter": DRAFTER, "verifier": VERIFIER}
-EVERY = {"drafter": 160, "verifier": 400, "router": 2000}
+EVERY = {"drafter": 300, "verifier": 800, "router": 2000}
 """After so many sessions one of these is killed."""
 ENDINGS = {"finished", "stopped", "failed", "left", "cancelled"}
 
@@ -149,7 +149,7 @@ VERIFYING = VerifierFacts(
     ttl_ms=TTL_MS,
     retention_s=5.0,
     idle_s=5.0,
-    kv=KvPolicy(key=bytes(32), interval=3, prompt_min=16, block=8),
+    kv=KvPolicy(key=bytes(32), interval=2, prompt_min=16, block=8),
 )
 
 
