@@ -67,7 +67,7 @@ def asked(work: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(work)
     except StoreUnavailableError as fault:
-        raise ConfigurationError(f"the cache does not answer: {fault}") from None
+        raise ConfigurationError(f"the cache cannot be asked: {fault}") from None
     except ProblemError as refusal:
         raise ConfigurationError(f"the cache refuses: {refusal.detail}") from None
 

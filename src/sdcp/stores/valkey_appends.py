@@ -15,7 +15,7 @@ from typing import Any
 import valkey.exceptions as faults
 
 from sdcp.ports import StoreUnavailableError
-from sdcp.stores.valkey_server import Argument, Server
+from sdcp.stores.valkey_server import QUESTIONS, Argument, Server
 
 _TOGETHER = 512  # appends that travel together
 
@@ -81,9 +81,15 @@ class Appends:
             # records, so that WAITAOF asks them when they have synced them.
             pipeline.execute_command("WAIT", replicas, quarter_ms)
             pipeline.execute_command("WAITAOF", 1, replicas, quarter_ms)
+        questions = QUESTIONS if self._server.check_due() else ()
+        for question in questions:
+            pipeline.execute_command(*question)
         try:
             async with asyncio.timeout(self._server.deadline_s):
                 answers = await pipeline.execute(raise_on_error=False)
+            if questions:
+                self._server.check(*answers[-len(questions) :])
+                del answers[-len(questions) :]
         except (faults.ValkeyError, OSError) as fault:
             answers = [fault] * len(batch)
         else:

@@ -1,7 +1,8 @@
 """Connections to a Valkey or Redis server that keeps what it acknowledges, and calls of the script that runs there.
 
 Every new connection asks for the settings that decide whether the server keeps what it acknowledges
-(`sdcp.stores.valkey_checks`), also after a reconnect, when another server may have the address.
+(`sdcp.stores.valkey_checks`), also after a reconnect, when another server may have the address; and they are asked for
+again beside appends, when somebody may have changed them.
 
 Not here: what the script does, and what its answers mean (`valkey.lua`, `sdcp.stores.valkey`).
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from typing import Any, TypeAlias, TypeVar
@@ -30,6 +32,9 @@ Argument: TypeAlias = bytes | memoryview | str | int
 _SCRIPT = files("sdcp.stores").joinpath("valkey.lua").read_text(encoding="utf-8")
 _SHA = hashlib.sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 _CONNECTIONS = 16
+QUESTIONS: tuple[tuple[Argument, ...], ...] = ((b"INFO",), (b"CONFIG", b"GET", *SETTINGS))
+"""What tells whether the server keeps what it acknowledges; as octets, which the client gives back as they come."""
+RECHECK_S = 5.0
 _PAUSE_S = 0.05  # before the first repetition; then twice as long each time
 _PASSING = (faults.ConnectionError, faults.TimeoutError)  # lost, or not there yet: a repetition may be answered
 
@@ -41,8 +46,10 @@ class UnsafeServerError(faults.ValkeyError):
 class Server:
     """One server, and the keys of one cache in it. `key`: what they begin with."""
 
-    def __init__(self, address: Address, deadline_s: float) -> None:
+    def __init__(self, address: Address, deadline_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`deadline_s` covers each call with all its tries."""
+        self._clock = clock
+        self._checked = clock()
         self.address = address
         self.deadline_s = deadline_s
         self.key = f"{{{address.prefix}}}:"  # in braces: one slot, wherever slots matter
@@ -109,6 +116,22 @@ class Server:
             return StoreUnavailableError(f"{where}: no answer within {self.deadline_s} s")
         return StoreUnavailableError(f"{where}: {str(fault) or type(fault).__name__}")
 
+    def check_due(self) -> bool:
+        """Whether the settings are to be asked for beside the next appends; then not again for a while."""
+        now = self._clock()
+        if now - self._checked < RECHECK_S:
+            return False
+        self._checked = now
+        return True
+
+    def check(self, info: Any, settings: Any) -> None:
+        """Judge the answers to QUESTIONS. UnsafeServerError: the next appends ask again."""
+        try:
+            _check(self.address, info, settings)
+        except UnsafeServerError:
+            self._checked = float("-inf")
+            raise
+
     async def _execute(self, *command: Argument) -> Any:
         return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
 
@@ -119,7 +142,7 @@ def _connections(address: Address, deadline_s: float) -> BlockingConnectionPool:
     async def connected(connection: AbstractConnection) -> None:
         try:
             await connection.on_connect()
-            await _check(connection, address)
+            _check(address, *[await _asked(connection, *question) for question in QUESTIONS])
             await connection.send_command("SCRIPT", "LOAD", _SCRIPT)
             await connection.read_response()
         except BaseException:
@@ -154,17 +177,16 @@ def _connections(address: Address, deadline_s: float) -> BlockingConnectionPool:
     )
 
 
-async def _check(connection: AbstractConnection, address: Address) -> None:
-    """Raise UnsafeServerError unless the server keeps what it acknowledges."""
-    info = await _asked(connection, "INFO")
-    settings = await _asked(connection, "CONFIG", "GET", *SETTINGS)
-    told = None if settings is None else _pairs(settings)
-    found = complaints(fields(info or b""), told, address)
+def _check(address: Address, info: Any, settings: Any) -> None:
+    """Raise UnsafeServerError unless the server keeps what it acknowledges. A fault: it does not say."""
+    known = b"" if info is None or isinstance(info, Exception) else info
+    told = None if settings is None or isinstance(settings, Exception) else _pairs(settings)
+    found = complaints(fields(known), told, address)
     if found:
         raise UnsafeServerError(f"{address.where} cannot keep commit logs: {'; '.join(found)}")
 
 
-async def _asked(connection: AbstractConnection, *command: str) -> Any:
+async def _asked(connection: AbstractConnection, *command: Argument) -> Any:
     """The answer, or None when the server does not give it to us."""
     await connection.send_command(*command)
     try:

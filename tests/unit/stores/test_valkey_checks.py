@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from sdcp.errors import ConfigurationError
@@ -9,6 +11,7 @@ from sdcp.ports import StoreUnavailableError
 from sdcp.stores.valkey import ValkeyCache
 from sdcp.stores.valkey_address import parse_address
 from sdcp.stores.valkey_checks import complaints
+from sdcp.stores.valkey_server import RECHECK_S
 from tests.unit.stores.samples import commit
 from tests.unit.stores.valkey_process import ValkeyProcess, free_port, needs_server
 
@@ -150,6 +153,26 @@ async def test_a_server_with_other_settings_in_the_place_of_the_first(start, tmp
     await process.start()
     assert (await cache.read_log(ref)).data == commit(1, 1)
     await cache.append(ref, commit(1, 2), tag)
+    await cache.close()
+
+
+@needs_server
+@pytest.mark.decision("D43-rechecked")
+async def test_a_server_whose_settings_are_changed_meanwhile(start, monkeypatch):
+    process = await start()
+    cache = await ValkeyCache.open(process.uri, deadline_s=2.0)
+    ref = cache.ref_of("logs", "s")
+    tag = await cache.append(ref, commit(1, 1), None)
+    await process.command("CONFIG", "SET", "appendfsync", "everysec")
+    now = time.monotonic()
+    monkeypatch.setattr(cache._server, "_clock", lambda: now + RECHECK_S)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match="appendfsync is everysec"):
+            await cache.append(ref, commit(1, 2), tag)
+    await process.command("CONFIG", "SET", "appendfsync", "always")
+    tag = (await cache.read_log(ref)).etag  # the first of them was done: a writer reads, as without an answer
+    await cache.append(ref, commit(1, 3), tag)
+    assert (await cache.read_log(ref)).data == commit(1, 1) + commit(1, 2) + commit(1, 3)
     await cache.close()
 
 
