@@ -2,8 +2,8 @@
 
 The objects that a session needs, its prompt when that is long and its committed tokens, are written and leased here
 until the session ends (D20); then lease and objects go. What a manifest keeps is written before or beside that, as the
-machine says (D45). The KV object of a verifier that was lost is leased while the
-session opens at another one, and goes when a newer one takes its place or the session ends (D44).
+machine says (D45). The KV object of a verifier that was lost is leased while the session opens at another one, and goes
+when a newer one takes its place or the session ends (D44).
 
 Not here: the sessions together and who is alive (`sdcp.roles.router`).
 """

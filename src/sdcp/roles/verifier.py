@@ -92,8 +92,7 @@ async def make(context: Context[VerifierSettings]) -> VerifierRole:
 class VerifierFacts:
     """The settings of a verifier, as plain values; names and units as in `sdcp.roles.config`.
 
-    `kv`: None unless KV is
-    published and loaded (D44), which takes a target with a `kv_layout`.
+    `kv`: None unless KV is published and loaded (D44), which takes a target with a `kv_layout`.
     """
 
     routers: tuple[str, ...] = ()
