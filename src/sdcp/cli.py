@@ -38,7 +38,7 @@ cache = typer.Typer(rich_markup_mode=None)
 log = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Commit logs and manifests of sessions.\n\nExample: sdcp log verify https://127.0.0.1:7401/logs/NAME",
+    help="Commit logs and manifests of sessions.\n\nExample: sdcp log verify https://127.0.0.1:7400/logs/NAME",
 )
 app.add_typer(ca, name="ca")
 app.add_typer(models, name="models")
@@ -212,7 +212,7 @@ def ca_issue(
     Without --dns and --ip it is good for the loopback.
 
     \b
-    Example: sdcp ca issue certs --name verifier --role verifier --uri https://127.0.0.1:7401
+    Example: sdcp ca issue certs --name verifier --role verifier --uri https://127.0.0.1:7402
     """
     from sdcp.http.authority import issue
 
@@ -226,9 +226,11 @@ def ca_issue(
 
 CacheUri = Annotated[
     str | None,
-    typer.Argument(metavar="[URI]", help="The cache: https, file, s3, valkey; absent: the first of the settings."),
+    typer.Argument(
+        metavar="[URI]", help="The cache: https, file, s3, valkey; absent: the first of `prefixes` in the settings."
+    ),
 ]
-LogUri = Annotated[str, typer.Argument(metavar="URI", help="The log, or its name in the cache of the settings.")]
+LogUri = Annotated[str, typer.Argument(metavar="URI", help="The log, or its name in the settings' cache of logs.")]
 AsRole = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="Settings of a router, whose certificate is used; absent: --dir."),
@@ -248,7 +250,8 @@ def cache_ls(
 ) -> None:
     """List objects, logs and leases.
 
-    A line each, with --json one JSON object a line.
+    A line each, with --json one JSON object a line. Logs that are kept apart (`logs` in the settings) are in the cache
+    of that URI.
 
     Example: sdcp cache ls --kind objects
     """
@@ -267,7 +270,8 @@ def cache_stat(
 ) -> None:
     """Sum up what a cache holds.
 
-    Objects by level, what is leased, logs and leases.
+    Objects, each counted in the fastest level that has it, what is leased, logs and leases. GET metrics of an https
+    cache has each level's own sums.
 
     Example: sdcp cache stat --json
     """
@@ -304,11 +308,11 @@ def cache_gc(
 def log_show(
     uri: LogUri, config: AsRole = None, directory: FleetDirectory = Path(".sdcp"), as_json: AsJson = False
 ) -> None:
-    """Print a commit log or a manifest as a table.
+    """Print a commit log as a table, a manifest as one JSON object a record.
 
-    With --json one JSON object a record. Exit code 1 if a record cannot be read.
+    With --json both as JSON. `sdcp cache ls --kind logs` names them. Exit code 1 if a record cannot be read.
 
-    Example: sdcp log show https://127.0.0.1:7401/logs/NAME
+    Example: sdcp log show https://127.0.0.1:7400/logs/NAME
     """
     from sdcp.audit.logs import show
     from sdcp.audit.place import Access
@@ -338,7 +342,7 @@ def log_verify(
     code 1 if a record is bad, or a token is not what plain greedy decoding gives.
 
     \b
-    Example: sdcp log verify https://127.0.0.1:7401/logs/NAME --greedy models/SmolLM2-135M-Instruct
+    Example: sdcp log verify https://127.0.0.1:7400/logs/NAME --greedy models/SmolLM2-135M-Instruct
     """
     from sdcp.audit.logs import verify
     from sdcp.audit.place import Access

@@ -77,7 +77,7 @@ def _split(uri: str) -> tuple[str | None, str | None]:
     if NAME.fullmatch(uri):
         return None, uri
     if ":" not in uri:
-        raise ConfigurationError(f"{uri}: must be a URI such as https://127.0.0.1:7401/logs/NAME, or a name")
+        raise ConfigurationError(f"{uri}: must be a URI such as https://127.0.0.1:7400/logs/NAME, or a name")
     prefix, logs, name = uri.rpartition("/logs/")
     name, mark, options = name.partition("?")
     return (f"{prefix}{mark}{options}", name) if logs else (uri, None)

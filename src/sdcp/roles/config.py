@@ -167,9 +167,14 @@ class CachePrefixes(Section):
 
     prefixes: tuple[CacheUri, ...] = Field(
         min_length=1,
-        description="URIs of caches: https, file, memory, s3, valkey (docs/mlc.md). New objects go to the first.",
+        description="URIs of caches: https, file, memory, s3, valkey (docs/mlc.md). New objects go to the first; what "
+        "a peer names is read if it is under one of them, or `logs`.",
     )
-    logs: CacheUri | None = Field(None, description="The cache of new commit logs. Absent: the first of `prefixes`.")
+    logs: CacheUri | None = Field(
+        None,
+        description="The cache of new commit logs and manifests; the same for routers and verifiers. Absent: the first "
+        "of `prefixes`.",
+    )
     host_memory: bool = Field(
         True, description="Share objects with caches of this host as sealed memory where they offer it (D40)."
     )
@@ -222,8 +227,8 @@ class Kv(Section):
 
     group_key: FilePath | None = Field(
         None,
-        description="File of at least 32 random octets, the same for all verifiers of a group; KV is published, and "
-        "loaded, only under a tag of this key (D44). Absent: neither. transformers only.",
+        description="File of at least 32 random octets (`head -c 32 /dev/urandom`), the same for all verifiers of a "
+        "group; KV is published, and loaded, only under a tag of this key (D44). Absent: neither. transformers only.",
     )
     interval: int = Field(
         256, ge=0, description="Publish a session's KV after every so many committed tokens; 0: never."
@@ -277,7 +282,7 @@ class ContractDefaults(Section):
 class ManifestSettings(Section):
     """`[manifest]` of a router: what it keeps in the cache, to go on with its sessions after a restart."""
 
-    keep: bool = Field(True, description="Keep a manifest of each session in the first cache (D45).")
+    keep: bool = Field(True, description="Keep a manifest of each session beside its commit log (D45).")
     name: str | None = Field(
         None, min_length=1, description="By this name a router knows its sessions again. Absent: its base URI."
     )

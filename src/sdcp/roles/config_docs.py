@@ -28,7 +28,11 @@ This page is printed by `sdcp config`. The examples fit together: one of each ro
 such as `sdcp ca issue certs --name verifier --role verifier --uri https://127.0.0.1:7402` writes for development.
 
 A role prints `ready <base URI>` when it serves, and refuses to start with a certificate that its peers would refuse.
-`GET <base URI>/metrics` shows any peer whose certificate has a role what it does, in Prometheus's text format.
+`GET <base URI>/metrics` shows any peer whose certificate has a role what it does, in Prometheus's text format:
+
+```sh
+curl --cacert certs/ca.pem --cert certs/router.pem --key certs/router.key https://127.0.0.1:7400/metrics
+```
 """
 
 _EXAMPLES = {
