@@ -308,9 +308,10 @@ def cache_gc(
 def log_show(
     uri: LogUri, config: AsRole = None, directory: FleetDirectory = Path(".sdcp"), as_json: AsJson = False
 ) -> None:
-    """Print a commit log as a table, a manifest as one JSON object a record.
+    """Print a commit log as a table, or a manifest.
 
-    With --json both as JSON. `sdcp cache ls --kind logs` names them. Exit code 1 if a record cannot be read.
+    A manifest, and with --json a commit log too, is one JSON object a record. `sdcp cache ls --kind logs` has the names.
+    Exit code 1 if a record cannot be read.
 
     Example: sdcp log show https://127.0.0.1:7400/logs/NAME
     """
