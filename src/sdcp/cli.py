@@ -310,8 +310,8 @@ def log_show(
 ) -> None:
     """Print a commit log as a table, or a manifest.
 
-    A manifest, and with --json a commit log too, is one JSON object a record. `sdcp cache ls --kind logs` has the names.
-    Exit code 1 if a record cannot be read.
+    A manifest, and with --json a commit log too, is one JSON object a record. `sdcp cache ls --kind logs` has the
+    names. Exit code 1 if a record cannot be read.
 
     Example: sdcp log show https://127.0.0.1:7400/logs/NAME
     """
