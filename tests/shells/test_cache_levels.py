@@ -164,6 +164,15 @@ async def test_killed_while_objects_move_down(certificates, tmp_path, acknowledg
     assert any(below.joinpath("objects").iterdir()), "something had moved"
 
 
+async def test_a_cache_does_not_lie_under_itself(tmp_path):
+    base = "https://127.0.0.1:1"  # the mistake is seen before a port is taken
+    process = Process(tmp_path, issue(tmp_path, "cache", "cache", [base]))
+    settings = process.settings.read_text()
+    process.settings.write_text(f'[server]\nlisten = "127.0.0.1:1"\n{settings}network = "{base}/"\n')
+    with pytest.raises(AssertionError, match="is this cache itself"):
+        await process.start()
+
+
 @pytest.mark.decision("D41-late")
 async def test_a_cache_starts_without_its_network(certificates, tmp_path, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

@@ -44,6 +44,8 @@ async def open_store(context: Context[CacheSettings]) -> DurableStore:
 async def _network(context: Context[CacheSettings]) -> NetworkLevel:
     """Open it now, so that a mistake in its URI is seen; one that does not answer is opened when it does."""
     uri = context.settings.store.network or ""
+    if uri.rstrip("/") == context.settings.server.known_base_uri:
+        raise ConfigurationError(f"[store] network: {uri} is this cache itself; name one that lies under it, or none")
     client = context.client()
     opened: list[Cache] = []
 
