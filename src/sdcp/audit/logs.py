@@ -78,7 +78,7 @@ class _Log:
 
 
 async def _fetched(uri: str, access: Access, opening: Path | None, needs_session: bool) -> _Log:
-    async with opened(uri, access, logs=True) as (cache, ref):
+    async with opened(uri, access) as (cache, ref):
         if not cache.allows_log(ref):
             raise ConfigurationError(f"{uri}: is not the URI of a log, which ends in /logs/NAME")
         data, damage = await _octets(cache, ref)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import tomllib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
 
@@ -24,6 +25,7 @@ from sdcp.ports import Cache, StoreUnavailableError
 from sdcp.roles.config import CachePrefixes, Tls
 from sdcp.stores.opening import open_cache
 from sdcp.stores.store import NAME
+from sdcp.stores.valkey_address import DEFAULT_PREFIX
 
 T = TypeVar("T")
 
@@ -42,22 +44,23 @@ class Access:
 
 
 @asynccontextmanager
-async def opened(uri: str | None, access: Access, *, logs: bool = False) -> AsyncIterator[tuple[Cache, str]]:
-    """Open the cache of `uri`; give it with the URI, completed if it was a name, or that of the cache.
+async def opened(uri: str | None, access: Access) -> AsyncIterator[tuple[Cache, str]]:
+    """Open the cache of `uri`, without one all that the settings name, as one (`open_cache`).
 
-    `logs`: without a URI, the cache where logs are kept. Raises ConfigurationError.
+    Give it with the URI, completed if it was a name, or that of the first cache. Raises ConfigurationError.
     """
     prefix, name = _split(uri) if uri is not None else (None, None)
     if prefix is None:
         section = _caches(access)
-        prefix = (section.logs if logs else None) or section.prefixes[0]
+        prefixes, log_prefix = section.prefixes, section.logs
     else:
-        prefix = _as_configured(prefix, access)
-    _check_there(prefix)
-    async with _client(prefix, access) as client:
-        cache = await open_cache([prefix], client=client)
+        prefixes, log_prefix = (_as_configured(prefix, access),), None
+    for each in (*prefixes, *([log_prefix] if log_prefix else [])):
+        _check_there(each)
+    async with _client(prefixes, log_prefix, access) as client:
+        cache = await open_cache(prefixes, client=client, logs=log_prefix)
         try:
-            yield cache, cache.ref_of("logs", name) if name else prefix
+            yield cache, cache.ref_of("logs", name) if name else prefixes[0]
         finally:
             await cache.close()
 
@@ -95,7 +98,14 @@ def _as_configured(prefix: str, access: Access) -> str:
         return prefix
     section = _caches(access)
     known = [*section.prefixes, *([section.logs] if section.logs else [])]
-    return next((each for each in known if each.partition("?")[0].rstrip("/") == prefix.rstrip("/")), prefix)
+    return next((each for each in known if prefix.rstrip("/") in _forms(each)), prefix)
+
+
+def _forms(configured: str) -> tuple[str, ...]:
+    """How a configured URI is written: without its options, and as the refs of a Valkey server have it."""
+    bare, _, options = configured.partition("?")
+    named = dict(parse_qsl(options)).get("prefix", DEFAULT_PREFIX)
+    return bare.rstrip("/"), f"{bare.rstrip('/')}/{named}", f"{bare.rstrip('/')}/0/{named}"
 
 
 def _caches(access: Access) -> CachePrefixes:
@@ -104,8 +114,8 @@ def _caches(access: Access) -> CachePrefixes:
 
 
 @asynccontextmanager
-async def _client(prefix: str, access: Access) -> AsyncIterator[Client | None]:
-    if not prefix.startswith("https:"):
+async def _client(prefixes: Sequence[str], logs: str | None, access: Access) -> AsyncIterator[Client | None]:
+    if not any(each.startswith("https:") for each in (*prefixes, logs or "")):
         yield None
         return
     tls = _section(access.settings, "tls", Tls)

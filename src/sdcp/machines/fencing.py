@@ -68,7 +68,7 @@ class Fencing:
         match event:
             case LogRead():
                 self._recorded.take(event.start, event.data, event.etag)
-                return self._read()
+                return self._pause() if self._recorded.missing else self._read()
             case LogAppended() if self._step is _Step.FENCING:
                 self._step = _Step.READING
                 return [ReadLog(self._ref, self._recorded.end)]

@@ -12,12 +12,15 @@ from sdcp.messages.contract import Action, Contract
 from sdcp.messages.record import CommitRecord
 from sdcp.rules.digest import extend_all
 
+MOST_MISSING = 8
+"""So often in a row a cache may say that there is no such log: one answer may be of an old state."""
+
 
 class Recorded:
     """The log as far as it was read. `etag` is its entity tag then, None before there is a log.
 
     `highest` is the highest epoch of any record, void ones too, `tokens` the committed output, `digest` d[n] over it,
-    `kv` the KV object that a valid record named last (D44).
+    `kv` the KV object that a valid record named last (D44). `missing` counts the latest answers that know no such log.
     """
 
     def __init__(self, contract: Contract, start_digest: bytes) -> None:
@@ -29,6 +32,7 @@ class Recorded:
         self.highest = 0
         self.tokens: list[int] = []
         self.kv: str | None = None
+        self.missing = 0
 
     @property
     def end(self) -> int:
@@ -67,12 +71,15 @@ class Recorded:
         """Take in the octets of the log from `start` to its end as it was then; what is known already is skipped.
 
         Raises InvalidContent or MalformedBody when the log is no chain of records that extends this session's prompt,
-        and InvalidContent when there is none any more.
+        and InvalidContent when again and again there is none any more.
         """
         if start > self.end or start + len(data) < self.end:
             return  # an answer to a question of long ago
-        if etag is None and self.end:
+        self.missing = self.missing + 1 if etag is None and self.end else 0
+        if self.missing >= MOST_MISSING:
             raise InvalidContent(f"The commit log has vanished: of {self.end} octets nothing is left.")
+        if self.missing:
+            return
         for entry in self._reader.entries(data[self.end - start :]):
             self.highest = max(self.highest, entry.record.epoch)
             if isinstance(entry.record, CommitRecord) and not entry.void:

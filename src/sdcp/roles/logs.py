@@ -19,6 +19,9 @@ from sdcp.ports import (
 
 logger = logging.getLogger("sdcp.roles")
 
+_silent: set[str] = set()
+"""Caches of logs that did not answer the last time: each is spoken of once, until it answers again."""
+
 
 async def append_log(
     cache: Cache, effect: AppendLog, load: Callable[[], int] = lambda: 0
@@ -32,8 +35,9 @@ async def append_log(
         return LogFenced()
     except LogDamagedError as damage:
         return _damaged(effect, damage)
-    except (StoreUnavailableError, StoreFullError):
-        return LogUnanswered()
+    except (StoreUnavailableError, StoreFullError) as fault:
+        return _unanswered(effect, fault)
+    _answered(effect)
     return LogAppended(etag, load())
 
 
@@ -43,9 +47,26 @@ async def read_log(cache: Cache, effect: ReadLog) -> LogRead | LogUnanswered:
         found = await cache.read_log(effect.ref, effect.start)
     except LogDamagedError as damage:
         return _damaged(effect, damage)
-    except (StoreUnavailableError, ObjectMissingError, ValueError):
-        return LogUnanswered()
+    except (StoreUnavailableError, ObjectMissingError, ValueError) as fault:
+        return _unanswered(effect, fault)
     return LogRead(effect.start, found.data, found.etag)
+
+
+def _unanswered(effect: AppendLog | ReadLog, fault: Exception) -> LogUnanswered:
+    """Without a word an operator would see sessions stand still, and not why."""
+    cache = effect.ref.rpartition("/logs/")[0]
+    if cache not in _silent:
+        _silent.add(cache)
+        what = "appended to" if isinstance(effect, AppendLog) else "read"
+        logger.warning("commit logs in %s cannot be %s; their sessions wait: %s", cache, what, fault)
+    return LogUnanswered()
+
+
+def _answered(effect: AppendLog) -> None:
+    cache = effect.ref.rpartition("/logs/")[0]
+    if cache in _silent:
+        _silent.discard(cache)
+        logger.info("commit logs in %s take appends again", cache)
 
 
 def _damaged(effect: AppendLog | ReadLog, damage: LogDamagedError) -> LogUnanswered:

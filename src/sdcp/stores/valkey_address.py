@@ -24,6 +24,7 @@ SCHEMES: Mapping[str, Literal["valkey", "valkeys", "unix"]] = {
 }
 """Schemes that are taken, each with the one that our own URIs bear."""
 
+DEFAULT_PREFIX = "sdcp"
 _PORT = 6379
 _OPTIONS = (
     "db",
@@ -102,7 +103,7 @@ def parse_address(uri: str) -> Address:
     if scheme != "valkeys" and {"ca", "certificate", "key"} & options.keys():
         raise ConfigurationError(f"{shown}: ca, certificate and key are for TLS: use valkeys://")
     db = options.get("db", "0") if scheme == "unix" else parts.path.strip("/") or "0"
-    prefix = options.get("prefix", "sdcp")
+    prefix = options.get("prefix", DEFAULT_PREFIX)
     if not NAME.fullmatch(prefix):
         raise ConfigurationError(f"{shown}: prefix must be one name of letters, digits, '-', '_', '.' and '~'")
     return Address(

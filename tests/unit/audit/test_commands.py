@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sdcp.audit.logs import show, verify
-from sdcp.audit.place import Access
+from sdcp.audit.place import Access, _as_configured
 from sdcp.audit.session import of_manifest
 from sdcp.audit.stock import KINDS, gc, ls, stat
 from sdcp.engines.bigram import BigramTarget, write_bigram
@@ -270,3 +270,26 @@ def test_what_is_old_and_unleased_goes(stocked: Folder, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "deleted 2 objects of 200 octets\n"
     assert ls(stocked.uri, stocked.access, ("objects",), "", True) == 0
     assert [json.loads(line)["name"] for line in capsys.readouterr().out.splitlines()] == ["o1"]
+
+
+# ---- which cache -----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_uri_all_caches_of_the_settings_are_one(stocked: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    (stocked.path / "logs").mkdir()
+    settings = f'[cache]\nprefixes = ["file://{stocked.path}/logs", "{stocked.uri}"]\nlogs = "{stocked.uri}"\n'
+    (stocked.path / "router.toml").write_text(settings)
+    assert ls(None, stocked.access, KINDS, "", True) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["kind"], each["name"]) for each in found] == [("logs", "c1"), ("logs", "m1")]
+    assert verify("c1", stocked.access, None, None, False) == 0
+
+
+@pytest.mark.parametrize(
+    "given", ["valkey://host:1/0", "valkey://host:1/0/sdcp", "valkey://host:1/0/", "valkey://host:1"]
+)
+def test_a_uri_is_taken_as_the_settings_have_it(tmp_path: Path, given: str) -> None:
+    configured = "valkey://host:1?replicas=1" if given.endswith(":1") else "valkey://host:1/0?replicas=1"
+    (tmp_path / "router.toml").write_text(f'[cache]\nprefixes = ["https://x", "{configured}"]\n')
+    assert _as_configured(given, Access(None, tmp_path)) == configured
+    assert _as_configured("valkey://other:1/0", Access(None, tmp_path)) == "valkey://other:1/0"
