@@ -129,7 +129,7 @@ def _section(path: Path, name: str, kind: Any) -> Any:
     try:
         table = tomllib.loads(path.read_text()).get(name)
         if table is None:
-            raise ConfigurationError(f"{path}: has no table [{name}]")
+            raise ConfigurationError(f"{path}: has no table [{name}]; give the settings of a router or verifier")
         return kind.model_validate(table, context={"folder": path.resolve().parent})
     except FileNotFoundError:
         raise ConfigurationError(

@@ -36,6 +36,8 @@ class Session:
 async def of_manifest(cache: Cache, log: str) -> Session:
     """Read the manifest of the commit log `log`. Raises ConfigurationError."""
     parent, _, name = log.rpartition("/")
+    if name.startswith(MANIFEST):
+        raise ConfigurationError(f"{log}: is a manifest; verify the commit log, {parent}/{COMMIT_LOG}{name[1:]}")
     if not name.startswith(COMMIT_LOG):
         raise ConfigurationError(f"{log}: the name says nothing of a manifest; give contract and prompt with --opening")
     ref = f"{parent}/{MANIFEST}{name[1:]}"

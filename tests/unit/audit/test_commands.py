@@ -193,6 +193,7 @@ def test_what_cannot_be_verified_says_what_to_give(folder: Folder) -> None:
         ("other", "says nothing of a manifest"),
         ("c6", "is no manifest"),
         ("c7", "there is no such log"),
+        ("m1", "is a manifest; verify the commit log, .*/logs/c1"),
     ):
         with pytest.raises(ConfigurationError, match=complaint):
             verify(folder.log(name), folder.access, None, None, False)
