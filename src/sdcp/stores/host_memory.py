@@ -87,8 +87,12 @@ class HostMemory:
         if answered is None:
             return None
         reply, fd = answered
+        if (fd is None) == (reply.status == 200):  # an answer without its segment, or a segment without its answer
+            if fd is not None:
+                os.close(fd)
+            return None
         if fd is None:
-            return (reply, None) if reply.status != 200 else None
+            return reply, None
         try:
             segment = Sealed.received(fd, min(reply.size or 0, at_most))
         except (ValueError, OSError):  # not what our cache sends, so nothing of it is believed

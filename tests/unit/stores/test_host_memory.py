@@ -319,11 +319,16 @@ def nothing(cache: LyingCache, request: SegmentRequest) -> None:
     cache.reply(SegmentReply(id=request.id, status=200, size=len(DATA)))
 
 
+def otherwise(cache: LyingCache, request: SegmentRequest) -> None:
+    with Sealed.of(DATA) as segment:
+        cache.reply(SegmentReply(id=request.id, status=202, size=len(DATA)), segment.fd)
+
+
 def gone(cache: LyingCache, request: SegmentRequest) -> None:
     cache.datagrams.close()
 
 
-@pytest.mark.parametrize("answer", [unsealed, larger, shorter, nothing, gone])
+@pytest.mark.parametrize("answer", [unsealed, larger, shorter, nothing, otherwise, gone])
 @pytest.mark.decision("D40-seal", "D40-tls")
 async def test_a_reply_that_is_not_what_it_says_is_not_believed(tmp_path: Path, answer: Callable[..., None]) -> None:
     cache = LyingCache(tmp_path, answer)
