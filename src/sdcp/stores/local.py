@@ -5,48 +5,36 @@ Not here: roles. In one process there is nobody to keep apart; an owner still ca
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 from sdcp.errors import Conflict, PreconditionFailed
 from sdcp.ports import Entry, Kind, LogMovedError, LogSlice, ObjectMissingError
-from sdcp.stores.store import NAME, Store
+from sdcp.stores.naming import Naming, fresh_name
+from sdcp.stores.store import Store
 
-_NAME_OCTETS = 16  # 128 random bits
 
-
-class LocalCache:
+class LocalCache(Naming):
     """`sdcp.ports.Cache` over `store`, for one owner: `<prefix>objects/<name>`, `<prefix>logs/<name>`."""
 
     def __init__(self, store: Store, *, owner: str, prefix: str) -> None:
         """`prefix` ends in a slash; whoever shares a store uses the same."""
         self.store = store
         self.owner = owner
-        self._prefix = prefix
-        self._objects = f"{prefix}objects/"
-        self._logs = f"{prefix}logs/"
+        super().__init__(prefix.removesuffix("/"))
 
     async def close(self) -> None:
         """See `Cache.close`. The store stays: others may share it."""
 
-    def allows(self, ref: str) -> bool:
-        """See `Cache.allows`."""
-        return _name(ref, self._objects) is not None
-
-    def allows_log(self, ref: str) -> bool:
-        """See `Cache.allows_log`."""
-        return _name(ref, self._logs) is not None
-
     async def fetch(self, ref: str, *, at_most: int) -> bytes:
         """See `Cache.fetch`; what is returned is not copied."""
-        info, data = await self.store.get(self._name(ref, self._objects))
+        info, data = await self.store.get(self._name(ref, "objects"))
         if info.size > at_most:
             raise ValueError(f"{ref} has {info.size} octets, and at most {at_most} are read")
         return data
 
     async def create(self, data: bytes | memoryview, *, name: str | None = None) -> str:
         """See `Cache.create`."""
-        name = name or f"o{secrets.token_urlsafe(_NAME_OCTETS)}"
+        name = name or fresh_name()
         try:
             await self.store.put(name, data, self.owner)
         except PreconditionFailed as other:
@@ -55,7 +43,7 @@ class LocalCache:
 
     async def lease(self, lease: str, refs: Sequence[str], ttl_ms: int) -> None:
         """See `Cache.lease`."""
-        await self.store.take_lease(lease, self.owner, [self._name(ref, self._objects) for ref in refs], ttl_ms)
+        await self.store.take_lease(lease, self.owner, [self._name(ref, "objects") for ref in refs], ttl_ms)
 
     async def release(self, lease: str) -> None:
         """See `Cache.release`."""
@@ -64,7 +52,7 @@ class LocalCache:
     async def delete(self, ref: str) -> None:
         """See `Cache.delete`."""
         try:
-            await self.store.delete(self._name(ref, self._objects))
+            await self.store.delete(self._name(ref, "objects"))
         except (ObjectMissingError, Conflict):
             return
 
@@ -74,17 +62,13 @@ class LocalCache:
 
     async def append(self, ref: str, data: bytes, etag: str | None) -> str:
         """See `Cache.append`."""
-        state = await self.store.append(self._name(ref, self._logs), data, _version(etag))
+        state = await self.store.append(self._name(ref, "logs"), data, _version(etag))
         return str(state.version)
 
     async def read_log(self, ref: str, start: int = 0, stop: int | None = None) -> LogSlice:
         """See `Cache.read_log`."""
-        data, state = await self.store.read_log(self._name(ref, self._logs), start, stop)
+        data, state = await self.store.read_log(self._name(ref, "logs"), start, stop)
         return LogSlice(start, data, None if state is None else str(state.version))
-
-    def ref_of(self, kind: Kind, name: str) -> str:
-        """See `Cache.ref_of`."""
-        return f"{self._prefix}{kind}/{name}"
 
     async def listing(self, kind: Kind, prefix: str = "", after: str = "", limit: int = 1000) -> list[Entry]:
         """See `Cache.listing`."""
@@ -93,17 +77,6 @@ class LocalCache:
     async def sweep(self) -> None:
         """See `Cache.sweep`."""
         await self.store.sweep()
-
-    def _name(self, ref: str, prefix: str) -> str:
-        name = _name(ref, prefix)
-        if name is None:
-            raise ValueError(f"{ref} is not under {prefix}")
-        return name
-
-
-def _name(ref: str, prefix: str) -> str | None:
-    name = ref.removeprefix(prefix)
-    return name if name != ref and NAME.fullmatch(name) else None
 
 
 def _version(etag: str | None) -> int | None:

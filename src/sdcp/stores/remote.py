@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlencode, urlsplit
 
@@ -38,13 +37,13 @@ from sdcp.ports import (
     StoreUnavailableError,
 )
 from sdcp.stores.host_memory import SHARED_FROM, HostMemory
+from sdcp.stores.naming import fresh_name
 from sdcp.stores.store import NAME
 from sdcp.wire.problem import decode_intact, decode_problem
 
 MAX_LOG = 64 << 20
 _MAX_LISTING = 8 << 20
 _MAX_PROBLEM = 64 << 10
-_NAME_OCTETS = 16
 _KNOWN_LOGS = 10_000  # whose URLs are kept
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/\d+")
 
@@ -112,7 +111,7 @@ class RemoteCache:
 
     async def create(self, data: bytes | memoryview, *, name: str | None = None) -> str:
         """See `Cache.create`."""
-        name = name or f"o{secrets.token_urlsafe(_NAME_OCTETS)}"
+        name = name or fresh_name()
         target = self.ref_of("objects", name)
         if await self._create_shared(name, data):
             return target

@@ -13,7 +13,6 @@ Not here: who may do what. Whoever has credentials for the bucket may do what th
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Self
@@ -29,26 +28,25 @@ from sdcp.ports import (
     StoreUnavailableError,
 )
 from sdcp.stores import s3_leases
+from sdcp.stores.naming import Naming, fresh_name
 from sdcp.stores.s3_bucket import Bucket, Key
 from sdcp.stores.s3_leases import Leases
 from sdcp.stores.s3_logs import Logs
 from sdcp.stores.s3_place import parse_place
-from sdcp.stores.store import NAME
 
-_NAME_OCTETS = 16  # 128 random bits
 _TRIES = 3
 _REFUSED = "status code: 4"  # the store has answered: no such bucket, no such key, not allowed
 _LETTERS = f"-.{digits}{ascii_uppercase}_{ascii_lowercase}~"  # of names, in the order of their octets
 
 
-class S3Cache:
+class S3Cache(Naming):
     """`sdcp.ports.Cache` in one folder of a bucket, for one owner."""
 
     def __init__(self, bucket: Bucket, *, base: str, owner: str = "local") -> None:
         """`base`: what refs begin with, without a slash at its end. `bucket` is closed with this cache."""
         self.owner = owner
         self._bucket = bucket
-        self._base = base
+        super().__init__(base)
         self._logs = Logs(bucket)
         self._leases = Leases(bucket, owner)
 
@@ -70,7 +68,7 @@ class S3Cache:
 
     async def check(self) -> None:
         """Check that what is there is not written over, and that what was written is listed. ConfigurationError."""
-        probe = f"probes/{secrets.token_urlsafe(_NAME_OCTETS)}"
+        probe = f"probes/{fresh_name()}"
         try:
             await self._bucket.create(probe, b"1", once=True)
             twice = await self._bucket.create(probe, b"2", once=True)
@@ -94,35 +92,11 @@ class S3Cache:
         """See `Cache.close`."""
         self._bucket.close()
 
-    # -- names --------------------------------------------------------------------------------------------------------
-
-    def allows(self, ref: str) -> bool:
-        """See `Cache.allows`."""
-        return self._split(ref, "objects") is not None
-
-    def allows_log(self, ref: str) -> bool:
-        """See `Cache.allows_log`."""
-        return self._split(ref, "logs") is not None
-
-    def ref_of(self, kind: Kind, name: str) -> str:
-        """See `Cache.ref_of`."""
-        return f"{self._base}/{kind}/{name}"
-
-    def _name(self, ref: str, kind: Kind) -> str:
-        name = self._split(ref, kind)
-        if name is None:
-            raise ValueError(f"{ref} is none of the {kind} under {self._base}")
-        return name
-
-    def _split(self, ref: str, kind: Kind) -> str | None:
-        name = ref.removeprefix(f"{self._base}/{kind}/")
-        return name if name != ref and NAME.fullmatch(name) else None
-
     # -- objects ------------------------------------------------------------------------------------------------------
 
     async def create(self, data: bytes | memoryview, *, name: str | None = None) -> str:
         """See `Cache.create`."""
-        name = name or f"o{secrets.token_urlsafe(_NAME_OCTETS)}"
+        name = name or fresh_name()
         octets = memoryview(data).cast("B")
         if not await self._bucket.create(f"objects/{name}", octets, owner=self.owner):
             await self._check_same(name, octets)

@@ -11,7 +11,6 @@ Not here: who may do what. Whoever has the server's password may do everything, 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Self
@@ -28,20 +27,19 @@ from sdcp.ports import (
     StoreFullError,
     StoreUnavailableError,
 )
+from sdcp.stores.naming import Naming, fresh_name
 from sdcp.stores.records import epochs_of
-from sdcp.stores.store import NAME
 from sdcp.stores.valkey_address import parse_address
 from sdcp.stores.valkey_appends import Appends
 from sdcp.stores.valkey_server import Server
 
-_NAME_OCTETS = 16  # 128 random bits
 _LONGEST_OBJECT = 256 << 20  # the server's own limit is 512 MiB
 _LONGEST_LOG = 64 << 20
 _ROOM = 1 << 20  # what is let go at once, at least, when the server's memory is full
 _MICROSECONDS = 1_000_000
 
 
-class ValkeyCache:
+class ValkeyCache(Naming):
     """`sdcp.ports.Cache` on one server, for one owner. Made by `open`; `await close()` at the end."""
 
     def __init__(self, server: Server, owner: str) -> None:
@@ -49,7 +47,7 @@ class ValkeyCache:
         self.owner = owner
         self._server = server
         self._appends = Appends(server)
-        self._base = server.address.base
+        super().__init__(server.address.base)
 
     @classmethod
     async def open(cls, uri: str, *, owner: str = "local", deadline_s: float = 5.0) -> Self:
@@ -73,35 +71,11 @@ class ValkeyCache:
         await self._appends.close()
         await self._server.close()
 
-    # -- names --------------------------------------------------------------------------------------------------------
-
-    def allows(self, ref: str) -> bool:
-        """See `Cache.allows`."""
-        return self._split(ref, "objects") is not None
-
-    def allows_log(self, ref: str) -> bool:
-        """See `Cache.allows_log`."""
-        return self._split(ref, "logs") is not None
-
-    def ref_of(self, kind: Kind, name: str) -> str:
-        """See `Cache.ref_of`."""
-        return f"{self._base}/{kind}/{name}"
-
-    def _name(self, ref: str, kind: Kind) -> str:
-        name = self._split(ref, kind)
-        if name is None:
-            raise ValueError(f"{ref} is none of the {kind} under {self._base}")
-        return name
-
-    def _split(self, ref: str, kind: Kind) -> str | None:
-        name = ref.removeprefix(f"{self._base}/{kind}/")
-        return name if name != ref and NAME.fullmatch(name) else None
-
     # -- objects ------------------------------------------------------------------------------------------------------
 
     async def create(self, data: bytes | memoryview, *, name: str | None = None) -> str:
         """See `Cache.create`."""
-        name = name or f"o{secrets.token_urlsafe(_NAME_OCTETS)}"
+        name = name or fresh_name()
         octets = memoryview(data).nbytes
         if octets > _LONGEST_OBJECT:
             raise StoreFullError(f"an object of {octets} octets is too large: at most {_LONGEST_OBJECT} are kept")
